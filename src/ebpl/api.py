@@ -1,0 +1,171 @@
+"""Train, resume, evaluate: what the command line does, for Python, under the same names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ebpl.data.images import Images, ImageSet
+from ebpl.data.load import load
+from ebpl.data.names import BENCHMARK_NAMES
+from ebpl.data.split import split_for
+from ebpl.errors import DataError
+from ebpl.files import write_json
+from ebpl.learning.prediction import predict
+from ebpl.measuring.summary import by_bin, measure
+from ebpl.reporting.progress import Progress, Silent
+from ebpl.runs import TEST_METRICS, Run
+from ebpl.settings import Settings, preset
+
+if TYPE_CHECKING:
+    from ebpl.learning.trainer import Trainer
+
+Data = str | os.PathLike[str] | ImageSet
+
+
+def train(
+    data: Data,
+    settings: Settings | None = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Run:
+    """Train on `data` and return the finished run.
+
+    `data` is whatever `ebpl.load` takes. `settings` default to the preset `standard` on a GPU and `quick` on a CPU;
+    single settings can be changed by name. The run directory is `run`, or a new one below `runs/`.
+
+    >>> import ebpl
+    >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
+    >>> sorted(ebpl.evaluate(run))[:3]
+    ['accuracy', 'adaptive_ece', 'aurc']
+    """
+    chosen = (settings or default_settings()).changed(**changes)
+    images = load(data, data_dir=data_dir, image_size=image_size)
+    split_for(images, chosen)  # fails before a run directory is made
+    source = _source(data, data_dir, image_size)
+    return _train(Run.create(Path(run) if run else None, chosen, images, source), images, progress)
+
+
+def resume(run: Run | str | os.PathLike[str], *, data: ImageSet | None = None, progress: Progress | None = None) -> Run:
+    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is."""
+    run = _opened(run)
+    return run if run.finished else _train(run, run.load_data(data), progress)
+
+
+def evaluate(
+    run: Run | str | os.PathLike[str],
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> dict[str, float]:
+    """All measures of a run's best weights: on its own test images, or on all labelled images of other data."""
+    return evaluation(run, data, data_dir=data_dir)["metrics"]
+
+
+def evaluation(
+    run: Run | str | os.PathLike[str], data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Measures, reliability bins and how the weights were chosen."""
+    run = _opened(run)
+    model, description = run.load_model()
+    images = _test_images(run, data, data_dir, description)
+    return _evaluation(predict(model, images.pixels).probabilities, images, description)
+
+
+def default_settings() -> Settings:
+    """The preset that fits this machine: `standard` with a GPU, `quick` without."""
+    import torch
+
+    return preset("standard" if torch.cuda.is_available() else "quick")
+
+
+def _opened(run: Run | str | os.PathLike[str]) -> Run:
+    return run if isinstance(run, Run) else Run(Path(run))
+
+
+def _source(data: Data, data_dir: Any, image_size: int | None) -> dict[str, Any]:
+    """Where the data came from, so that a resumed run finds it again."""
+    if isinstance(data, ImageSet):
+        return {}
+    path = str(data) if str(data) in BENCHMARK_NAMES else str(Path(data).resolve())
+    folder = str(Path(data_dir).resolve()) if data_dir else None
+    return {"path": path, "data_dir": folder, "image_size": image_size}
+
+
+def _train(run: Run, images: ImageSet, progress: Progress | None) -> Run:
+    from ebpl.learning.trainer import Trainer
+
+    with run.training():
+        trainer = Trainer(run, images, progress or Silent())
+        trainer.train()
+        _finish(run, images, trainer)
+    return run
+
+
+def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
+    """Measure the best weights on the test images and write the run's last file, which marks it as finished."""
+    model, description = run.load_model()
+    result: dict[str, Any] = {"metrics": None, "chosen": description["chosen"]}
+    if images.test is not None and images.test.labeled.any():
+        model.to(trainer.device)
+        probabilities = predict(model, images.test.pixels, trainer.dtype).probabilities
+        result = _evaluation(probabilities, images.test, description)
+        draw_reliability(run.path / "reliability.png", {run.settings.method: (probabilities, images.test.labels)})
+    result["seconds"] = round(trainer.seconds, 1)
+    result["healed_divergences"] = trainer.guard.events
+    write_json(run.path / TEST_METRICS, result)
+
+
+def draw_reliability(path: Path, results: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """A reliability diagram of each result, if matplotlib is there."""
+    import logging
+
+    try:
+        from ebpl.reporting.figures import reliability_diagram
+    except ImportError:
+        logging.getLogger("ebpl").warning("matplotlib is not installed, so there is no reliability diagram")
+        return
+    reliability_diagram(path, results)
+
+
+def _evaluation(probabilities: np.ndarray, images: Images, description: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metrics": measure(probabilities, images.labels),
+        "reliability": by_bin(probabilities, images.labels),
+        "chosen": description["chosen"],
+    }
+
+
+def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[str, Any]) -> Images:
+    """The images to measure on, with labels in the model's own numbering."""
+    size = description["image_shape"]
+    if data is None:
+        images = run.load_data()
+        if images.test is None or not images.test.labeled.any():
+            raise DataError(
+                f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
+            )
+        return images.test
+    images = load(data, data_dir=data_dir, image_size=size[1] if size[1] == size[2] else None)
+    part = images.test if images.test is not None and images.test.labeled.any() else images.train
+    unknown = set(images.classes) - set(description["classes"])
+    if unknown:
+        raise DataError(
+            f"{images.name} has classes the model does not know: {', '.join(sorted(unknown))}. "
+            f"It knows: {', '.join(description['classes'])}."
+        )
+    part = part.with_channels(size[0])
+    if list(images.shape[1:]) != size[1:]:
+        raise DataError(
+            f"{images.name} has images of {images.shape[1]} x {images.shape[2]} pixels, the model was trained on "
+            f"{size[1]} x {size[2]}."
+        )
+    number = np.array([description["classes"].index(name) for name in images.classes] + [-1])
+    return Images(part.pixels, number[part.labels], part.paths)

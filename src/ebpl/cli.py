@@ -1,0 +1,269 @@
+"""The command line. It holds no logic: options come from `Settings`, commands from `ebpl.api`.
+
+Heavy imports happen inside the commands, so that `ebpl --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from ebpl import __version__
+from ebpl.errors import EbplError, UsageError, did_you_mean
+from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
+
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of exiting, and suggests the right word for a wrong one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See: {self.prog} --help")
+
+    def options(self) -> list[str]:
+        """All option words of this parser."""
+        return [word for action in self._actions for word in action.option_strings if word.startswith("--")]
+
+
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except EbplError as error:
+        print(f"ebpl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nebpl: stopped. A training run goes on with: ebpl resume RUN", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(arguments: list[str]) -> int:
+    parser, commands = build_parser()
+    known, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        command = commands[known.command]
+        wrong = unknown[0].split("=")[0]
+        if wrong.startswith("-"):
+            raise UsageError(f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}")
+        raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
+    logging.getLogger("ebpl").setLevel(logging.INFO)
+    code: int = known.function(known)
+    return code
+
+
+def build_parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser and its commands by name."""
+    parser = Parser(prog="ebpl", description="Few labels, many images, and a confidence you can believe.")
+    parser.add_argument("--version", action="version", version=f"ebpl {__version__}")
+    commands: dict[str, Parser] = {}
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    def command(name: str, function: Any, text: str) -> Parser:
+        commands[name] = subparsers.add_parser(name, help=text, description=text)
+        commands[name].set_defaults(function=function)
+        return commands[name]
+
+    _add_train(command("train", _train, "train a classifier on few labels and many unlabelled images"))
+    _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
+    _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
+    _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
+    subparsers.choices = _Suggesting(commands)
+    return parser, commands
+
+
+class _Suggesting(dict[str, Parser]):
+    """Command names; a wrong one is answered with the nearest right ones."""
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            raise UsageError(f"There is no command {name!r}. {did_you_mean(str(name), self)}")
+        return True
+
+
+# --- train -----------------------------------------------------------------------------------------------------------
+
+
+def _add_train(parser: Parser) -> None:
+    from ebpl.data.names import BENCHMARK_NAMES
+
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        help="a folder of class folders and unlabeled/, a CSV of image,label, an .npz with MedMNIST's keys, "
+        f"or a benchmark: {', '.join(BENCHMARK_NAMES)}",
+    )
+    parser.add_argument("--run", metavar="DIR", help="the new run directory (default: a free name below runs/)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    parser.add_argument(
+        "--image-size", type=_positive, metavar="N", help="resize your own images to N x N (default: 32, or as they are)"
+    )
+    presets = "; ".join(f"{name}: {text}" for name, text in PRESET_HELP.items())
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
+    )
+    groups: dict[str, Any] = {}
+    defaults = {name: preset(name) for name in PRESETS}
+    for field in dataclasses.fields(Settings):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_setting(groups[title], field, defaults)
+
+
+def _add_setting(group: Any, field: dataclasses.Field[Any], defaults: dict[str, Settings]) -> None:
+    kind = field_type(field.name)
+    word = "--" + field.name.replace("_", "-")
+    text = field.metadata["help"]
+    if field.default is not None:
+        text += f" ({_default_text(field.name, defaults)})"
+    common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+    if kind is bool:
+        group.add_argument(word, action=argparse.BooleanOptionalAction, **common)
+    elif get_origin(kind) is Literal:
+        group.add_argument(word, metavar="|".join(get_args(kind)), **common)
+    else:
+        group.add_argument(word, type=_whole if kind is int else _number, metavar="N" if kind is int else "X", **common)
+
+
+def _default_text(name: str, defaults: dict[str, Settings]) -> str:
+    """The default, with the presets that differ from the standard one."""
+    shown = {preset_name: getattr(settings, name) for preset_name, settings in defaults.items()}
+    standard = shown.pop("standard")
+    others = [f"{preset_name}: {_plain(value)}" for preset_name, value in shown.items() if value != standard]
+    return ", ".join([f"default: {_plain(standard)}", *others])
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def _positive(text: str) -> int:
+    if (value := _whole(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def _train(options: argparse.Namespace) -> int:
+    names = {field.name for field in dataclasses.fields(Settings)}
+    changes = {name: value for name, value in vars(options).items() if name in names}
+    settings = preset(options.preset, **changes) if options.preset else None
+    if settings is None:
+        preset(**changes)  # a wrong value is found before anything heavy is imported
+    from ebpl import api
+    from ebpl.reporting.progress import terminal_progress
+
+    settings = settings or api.default_settings().changed(**changes)
+    run = api.train(
+        options.data,
+        settings,
+        run=options.run,
+        data_dir=options.data_dir,
+        image_size=options.image_size,
+        progress=terminal_progress(),
+    )
+    return _show_finished(run)
+
+
+def _show_finished(run: Any) -> int:
+    from ebpl.reporting.tables import measures_table, show
+
+    result = run.metrics()
+    if result["metrics"]:
+        show(measures_table(f"{run.data_name}, test images", {run.settings.method: result["metrics"]}))
+    else:
+        print(f"There are no labelled test images. Measure on others with: ebpl evaluate {run.path} DATA")
+    chosen = result["chosen"]
+    print(f"Weights of {chosen['phase']}, epoch {chosen['epoch']} (chosen by {chosen['by']}) are in {run.path}")
+    return 0
+
+
+# --- resume, evaluate, demo ------------------------------------------------------------------------------------------
+
+
+def _add_resume(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run directory")
+
+
+def _resume(options: argparse.Namespace) -> int:
+    from ebpl import api
+    from ebpl.reporting.progress import terminal_progress
+    from ebpl.runs import Run
+
+    run = Run(options.run)
+    if run.finished:
+        print(f"{run.path} is finished already.")
+    return _show_finished(api.resume(run, progress=terminal_progress()))
+
+
+def _add_evaluate(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own test images)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    parser.add_argument("--json", metavar="FILE", help="also write measures and reliability bins to FILE (-: print them)")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    import json
+
+    from ebpl import api
+    from ebpl.files import finite, write_json
+    from ebpl.reporting.tables import measures_table, show
+    from ebpl.runs import Run
+
+    run = Run(options.run)
+    result = api.evaluation(run, options.data, data_dir=options.data_dir)
+    if options.json == "-":
+        print(json.dumps(finite(result), indent=2))
+        return 0
+    if options.json:
+        write_json(Path(options.json), result)
+    show(measures_table(str(options.data or f"{run.data_name}, test images"), {run.settings.method: result["metrics"]}))
+    return 0
+
+
+def _add_demo(parser: Parser) -> None:
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of split, labels and weights (default: 0)")
+    parser.add_argument("--folder", metavar="DIR", default="runs", help="where the two runs are put (default: runs)")
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from ebpl.demo import demo
+
+    demo(options.seed, Path(options.folder))
+    return 0

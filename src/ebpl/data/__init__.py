@@ -1,0 +1,1 @@
+"""From a folder, a file, arrays or a benchmark's name to one tensor of images."""

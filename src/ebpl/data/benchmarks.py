@@ -1,0 +1,315 @@
+"""The paper's seven benchmarks by name, and scikit-learn's digits: where their official files are and how to read them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.data.download import RemoteFile, fetch
+from ebpl.data.images import ImageSet, from_arrays
+from ebpl.data.sources import read_arrays
+from ebpl.errors import DataError
+
+Arrays = dict[str, NDArray[Any]]
+KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A dataset of the paper: what it is, the paper's number of labels, and its official files."""
+
+    title: str
+    classes: tuple[str, ...]
+    labels_per_class: int
+    augment: str
+    files: tuple[RemoteFile, ...]
+    npz: str
+    """Name of the same data as one .npz with MedMNIST's keys, which is looked for first."""
+    read: Callable[[Path], Arrays]
+    """Reads the official files in a folder."""
+    train_images: int
+    test_images: int
+    also_in: tuple[Path, ...] = ()
+    """Folders of the system that may hold the official files."""
+
+
+def data_folders(data_dir: Path | None) -> list[Path]:
+    """Where data is looked for: the given folder, $EBPL_DATA, the user's cache. The first one is downloaded to."""
+    folders = [data_dir] if data_dir else []
+    if os.environ.get("EBPL_DATA"):
+        folders.append(Path(os.environ["EBPL_DATA"]))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return [*folders, Path(cache) / "ebpl"]
+
+
+def load_benchmark(name: str, data_dir: Path | None = None, *, download: bool = True) -> ImageSet:
+    """A benchmark from the first folder that holds it; downloaded from its official source where none does."""
+    if name == "digits":
+        return _digits()
+    benchmark = BENCHMARKS[name]
+    arrays = _find(benchmark, data_dir)
+    if arrays is None:
+        folder = data_folders(data_dir)[0]
+        if not download:
+            raise DataError(missing_message(name, folder, "and downloading is switched off"))
+        for remote in benchmark.files:
+            fetch(remote, folder, lambda why: DataError(missing_message(name, folder, why)))
+        arrays = benchmark.read(folder)
+    absent = [key for key in KEYS if key not in arrays]
+    if absent:
+        raise DataError(f"{benchmark.npz} has no {', '.join(absent)}. Remove it, or put a whole one in its place.")
+    images = {key: arrays[key] for key in KEYS}
+    found = (len(images["train_images"]), len(images["test_images"]))
+    if found != (benchmark.train_images, benchmark.test_images):
+        raise DataError(
+            f"The {benchmark.title} found here has {found[0]} training and {found[1]} test images; the benchmark has "
+            f"{benchmark.train_images} and {benchmark.test_images}. To train on a part of it, give the file's path."
+        )
+    data = from_arrays(
+        images["train_images"],
+        images["train_labels"],
+        test_images=images["test_images"],
+        test_labels=images["test_labels"],
+        classes=benchmark.classes,
+        name=name,
+    )
+    return ImageSet(
+        name, data.classes, data.train, data.test, None, benchmark.labels_per_class, benchmark.augment
+    )
+
+
+def missing_message(name: str, folder: Path, why: str) -> str:
+    """Which files to put where, for somebody without a network."""
+    benchmark = BENCHMARKS[name]
+    files = "\n".join(f"  {folder / remote.name}\n    from {remote.url}" for remote in benchmark.files)
+    return (
+        f"{benchmark.title} is not here, {why}. Put its official files in place yourself:\n{files}\n"
+        f"or the same data with MedMNIST's keys as {folder / benchmark.npz}. "
+        "Another folder can be given with --data-dir or EBPL_DATA."
+    )
+
+
+def _find(benchmark: Benchmark, data_dir: Path | None) -> Arrays | None:
+    for folder in [*data_folders(data_dir), *benchmark.also_in]:
+        if (folder / benchmark.npz).is_file():
+            return read_arrays(folder / benchmark.npz)
+        if all((folder / remote.name).is_file() for remote in benchmark.files) or _unpacked_cifar(benchmark, folder):
+            return benchmark.read(folder)
+    return None
+
+
+def _unpacked_cifar(benchmark: Benchmark, folder: Path) -> bool:
+    return benchmark.npz == "cifar10.npz" and (folder / CIFAR_FOLDER / "test_batch").is_file()
+
+
+def _digits() -> ImageSet:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(labels))
+    train, test = order[:1200], order[1200:]
+    pixels = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    classes = tuple(str(i) for i in range(10))
+    data = from_arrays(
+        pixels[train], labels[train], test_images=pixels[test], test_labels=labels[test], classes=classes, name="digits"
+    )
+    return ImageSet("digits", classes, data.train, data.test, None, labels_per_class=5, augment="none")
+
+
+# --- official file formats -------------------------------------------------------------------------------------------
+
+CIFAR_FOLDER = "cifar-10-batches-py"
+CIFAR_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles CIFAR-10's batches: dictionaries, numbers, strings and plain arrays, and nothing that can do harm."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}:
+            return np.zeros(0).__reduce__()[0]
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return np.dtype
+        if (module, name) == ("_codecs", "encode"):
+            import codecs
+
+            return codecs.encode
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no CIFAR-10 batch does")
+
+
+def read_cifar(folder: Path) -> Arrays:
+    """CIFAR-10's python batches, from the archive or unpacked."""
+    archive = folder / "cifar-10-python.tar.gz"
+    unpacked = folder / CIFAR_FOLDER
+
+    def contents() -> dict[str, bytes]:
+        wanted = [*CIFAR_BATCHES, "test_batch"]
+        if (unpacked / "test_batch").is_file():
+            return {name: (unpacked / name).read_bytes() for name in wanted}
+        with tarfile.open(archive) as tar:
+            found = {}
+            for name in wanted:
+                member = tar.extractfile(f"{CIFAR_FOLDER}/{name}")
+                if member is None:
+                    raise KeyError(name)
+                found[name] = member.read()
+            return found
+
+    def batch(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        stored = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+        images = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return images, np.asarray(stored[b"labels"], np.int64)
+
+    try:
+        raw = contents()
+        train = [batch(raw[name]) for name in CIFAR_BATCHES]
+        test = batch(raw["test_batch"])
+    except Exception as error:
+        raise DataError(f"The CIFAR-10 files in {folder} are damaged: {error}. Remove them to get them anew.") from error
+    return {
+        "train_images": np.concatenate([images for images, _ in train]),
+        "train_labels": np.concatenate([labels for _, labels in train]),
+        "test_images": test[0],
+        "test_labels": test[1],
+    }
+
+
+def read_svhn(folder: Path) -> Arrays:
+    """SVHN's cropped digits in MATLAB's format, where label 10 is the digit 0."""
+    from scipy.io import loadmat
+
+    arrays = {}
+    for part in ("train", "test"):
+        path = folder / f"{part}_32x32.mat"
+        try:
+            stored = loadmat(path)
+            arrays[f"{part}_images"] = stored["X"].transpose(3, 0, 1, 2)
+            arrays[f"{part}_labels"] = stored["y"].ravel().astype(np.int64) % 10
+        except Exception as error:
+            raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
+    return arrays
+
+
+def read_fashion(folder: Path) -> Arrays:
+    """Fashion-MNIST's gzipped idx files."""
+    arrays = {}
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        arrays[f"{part}_images"] = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
+        arrays[f"{part}_labels"] = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
+    return arrays
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """An array of bytes in LeCun's idx format, gzipped."""
+    try:
+        raw = gzip.decompress(path.read_bytes())
+        if raw[:3] != b"\0\0\x08":
+            raise ValueError("it does not begin as an idx file of bytes")
+        shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+    except Exception as error:
+        raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
+
+
+def _medmnist_reader(name: str) -> Callable[[Path], Arrays]:
+    return lambda folder: read_arrays(folder / name)
+
+
+def _medmnist(title: str, npz: str, md5: str, labels: int, sizes: tuple[int, int], augment: str) -> Benchmark:
+    remote = RemoteFile(npz, f"https://zenodo.org/records/10519652/files/{npz}?download=1", md5)
+    classes = BLOOD_CLASSES if npz == "bloodmnist.npz" else ORGAN_CLASSES
+    return Benchmark(title, classes, labels, augment, (remote,), npz, _medmnist_reader(npz), *sizes)
+
+
+# fmt: off
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FASHION_CLASSES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)
+BLOOD_CLASSES = (
+    "basophil", "eosinophil", "erythroblast", "immature granulocyte", "lymphocyte", "monocyte", "neutrophil", "platelet",
+)
+ORGAN_CLASSES = (
+    "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",
+    "pancreas", "spleen",
+)
+# fmt: on
+_FASHION_SOURCE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_SVHN_SOURCE = "http://ufldl.stanford.edu/housenumbers/"
+_FASHION_FILES = {
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "cifar10": Benchmark(
+        "CIFAR-10",
+        CIFAR_CLASSES,
+        35,
+        "flip",
+        (
+            RemoteFile(
+                "cifar-10-python.tar.gz",
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                "c58f30108f718f92721af3b95e74349a",
+            ),
+        ),
+        "cifar10.npz",
+        read_cifar,
+        50_000,
+        10_000,
+    ),
+    "svhn": Benchmark(
+        "SVHN",
+        tuple("0123456789"),
+        51,
+        "shift",
+        (
+            RemoteFile("train_32x32.mat", _SVHN_SOURCE + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            RemoteFile("test_32x32.mat", _SVHN_SOURCE + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+        ),
+        "svhn.npz",
+        read_svhn,
+        73_257,
+        26_032,
+    ),
+    "fashion": Benchmark(
+        "Fashion-MNIST",
+        FASHION_CLASSES,
+        42,
+        "flip",
+        tuple(RemoteFile(name, _FASHION_SOURCE + name, md5) for name, md5 in _FASHION_FILES.items()),
+        "fashionmnist.npz",
+        read_fashion,
+        60_000,
+        10_000,
+        also_in=(DEBIAN_FASHION,),
+    ),
+    "blood": _medmnist(
+        "Blood-MNIST", "bloodmnist.npz", "7053d0359d879ad8a5505303e11de1dc", 10, (11_959, 3_421), "dihedral"
+    ),
+    "organa": _medmnist(
+        "OrganA-MNIST", "organamnist.npz", "68e3f8846a6bd62f0c9bf841c0d9eacc", 32, (34_561, 17_778), "shift"
+    ),
+    "organc": _medmnist(
+        "OrganC-MNIST", "organcmnist.npz", "b9ceb9546e10131b32923c5bbeaea2b1", 12, (12_975, 8_216), "shift"
+    ),
+    "organs": _medmnist(
+        "OrganS-MNIST", "organsmnist.npz", "9ab87b696fb54e2a387ebe992d6ed5f1", 13, (13_932, 8_827), "shift"
+    ),
+}

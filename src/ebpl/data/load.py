@@ -1,0 +1,43 @@
+"""One door for all data: a benchmark's name, a folder, a CSV, an .npz, or an `ImageSet` as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ebpl.data.images import ImageSet
+from ebpl.data.names import BENCHMARK_NAMES
+from ebpl.errors import DataError, did_you_mean
+
+
+def load(
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    download: bool = True,
+) -> ImageSet:
+    """Images from wherever they are.
+
+    >>> load("digits").shape
+    (1, 8, 8)
+    """
+    if isinstance(data, ImageSet):
+        return data
+    from ebpl.data import benchmarks, sources
+
+    if str(data) in BENCHMARK_NAMES:
+        return benchmarks.load_benchmark(str(data), Path(data_dir) if data_dir else None, download=download)
+    path = Path(data)
+    if path.is_dir():
+        return sources.from_folder(path, image_size)
+    if path.is_file():
+        if path.suffix.lower() == ".csv":
+            return sources.from_csv(path, image_size)
+        if path.suffix.lower() == ".npz":
+            return sources.from_npz(path)
+        raise DataError(f"{path} is neither a folder, nor a .csv, nor an .npz file.")
+    if os.sep in str(data) or path.suffix:
+        raise DataError(f"{path} does not exist. Give a folder of class folders, a CSV, or an .npz file.")
+    hint = did_you_mean(str(data), BENCHMARK_NAMES)
+    raise DataError(f"{data!r} is neither a folder or file here nor a benchmark. {hint}")

@@ -1,0 +1,47 @@
+"""Which device and which numbers a run computes with."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+
+import torch
+
+from ebpl.errors import UsageError
+from ebpl.settings import Settings
+
+
+def choose_device(settings: Settings) -> torch.device:
+    """The device asked for; `auto` takes the GPU where there is one."""
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda was asked for, but PyTorch sees no GPU here. Use --device cpu or auto.")
+    if settings.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(settings.device)
+
+
+def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
+    """The network's number type; `auto` takes bfloat16 on a GPU, where it is several times faster."""
+    if settings.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+
+
+def describe_environment() -> dict[str, Any]:
+    """Software and hardware of this machine, for the record of a run."""
+    import numpy
+
+    import ebpl
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "ebpl": ebpl.__version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+    }

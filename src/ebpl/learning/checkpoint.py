@@ -1,0 +1,65 @@
+"""Checkpoints: the whole state of a run in one file, whose name carries the check sum of what is in it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ebpl.errors import RunError
+from ebpl.files import write_atomically
+
+log = logging.getLogger("ebpl")
+
+KEPT = 2
+_NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
+
+
+def save(folder: Path, epochs_done: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint and remove all but the newest two; a kill at any moment leaves a good one."""
+    staging = folder / "new.pt"
+    write_atomically(staging, lambda path: torch.save(state, path))
+    path = folder / f"epoch-{epochs_done:06d}-{_checksum(staging)}.pt"
+    staging.replace(path)
+    for _, old in _found(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole; None if there is none yet; an error if there are only damaged ones."""
+    found = _found(folder)
+    for _, path in found:
+        try:
+            if _checksum(path) == path.stem[-8:]:
+                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+                return state
+            reason = "its check sum is wrong"
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'unreadable'}"
+        log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, reason)
+    if found:
+        raise RunError(
+            f"Every checkpoint in {folder} is damaged ({', '.join(path.name for _, path in found)}). Restore one from a "
+            "backup, or remove them to begin the run again from its settings."
+        )
+    return None
+
+
+def _found(folder: Path) -> list[tuple[int, Path]]:
+    """Checkpoints with their number of epochs, newest first."""
+    matches = [(_NAME.fullmatch(path.name), path) for path in folder.glob("epoch-*.pt")]
+    found = [(int(match[1]), path) for match, path in matches if match]
+    return sorted(found, key=lambda pair: (pair[0], pair[1].stat().st_mtime_ns), reverse=True)
+
+
+def _checksum(path: Path) -> str:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            value = zlib.crc32(block, value)
+    return f"{value:08x}"

@@ -1,0 +1,46 @@
+"""The curriculum: which unlabelled images get a pseudo-label at each step, and what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.learning.prediction import Predictions
+from ebpl.settings import Settings
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training: the initial one (step 0) or a curriculum step."""
+
+    step: int
+    steps: int
+    epochs: int
+
+    @property
+    def name(self) -> str:
+        """What the bar and the log call it."""
+        return f"step {self.step} of {self.steps}" if self.step else "initial"
+
+
+def phases(settings: Settings) -> list[Phase]:
+    """The schedule: initial training, then T steps unless there are no pseudo-labels."""
+    steps = 0 if settings.pseudo_labels == "none" else settings.steps
+    curriculum = [Phase(step, steps, settings.step_epochs) for step in range(1, steps + 1)]
+    return [Phase(0, steps, settings.epochs), *curriculum]
+
+
+def select(confidences: NDArray[np.float64], step: int, steps: int) -> NDArray[np.int64]:
+    """Positions of the top 100 * step / steps % by confidence, most confident first; all of them in the last step."""
+    count = len(confidences) * step // steps
+    return np.argsort(-confidences, kind="stable")[:count]
+
+
+def pseudo_targets(predictions: Predictions, chosen: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
+    """Target distributions of the chosen images: the posterior (soft) or the predicted class alone (hard)."""
+    probabilities = predictions.probabilities[chosen]
+    if kind == "soft":
+        return probabilities
+    return np.eye(probabilities.shape[1])[probabilities.argmax(1)]

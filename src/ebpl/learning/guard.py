@@ -1,0 +1,66 @@
+"""The guard: notices training that runs away, and decides how to go on more carefully."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ebpl.errors import DivergedError
+from ebpl.settings import Settings
+
+RATE_FACTOR = 0.5
+SAMPLING_FACTOR = 1.5
+
+
+class RanAway(Exception):
+    """Internal signal: this stretch of training diverged, with the reason in words."""
+
+
+@dataclass
+class Guard:
+    """Counts divergences and holds what was learned from them; part of every checkpoint."""
+
+    tries: int
+    gap: float
+    learning_rate: float
+    sgld_steps: int
+    healed: int = 0
+    """How often this run was healed; also makes the random numbers of a retry new."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guard:
+        """A guard at the start of a run."""
+        return cls(settings.guard_tries, settings.guard_gap, settings.learning_rate, settings.sgld_steps)
+
+    def look(self, loss: float, widest_gap: float) -> None:
+        """Raise `RanAway` if the loss is not a number or the energies of images and samples have come apart."""
+        if not (math.isfinite(loss) and math.isfinite(widest_gap)):
+            raise RanAway("the loss is not a finite number")
+        if widest_gap > self.gap:
+            raise RanAway(f"the energies of images and samples are {widest_gap:.3g} apart (limit {self.gap:g})")
+
+    def heal(self, reason: str, phase: str, epoch: int) -> str:
+        """Note a divergence and become more careful; returns the sentence for the log. Gives up after `tries`."""
+        if self.healed >= self.tries:
+            raise DivergedError(
+                f"Training diverged in phase {phase!r}, epoch {epoch}: {reason}. It was healed {self.healed} "
+                f"time{'s' * (self.healed != 1)} before and gives up now. Weights and checkpoints up to the last good "
+                "epoch are kept. Start again with a lower --learning-rate, more --sgld-steps, --clamp-samples and "
+                "--gradient-clip 1, or allow more tries with --guard-tries."
+            )
+        self.healed += 1
+        self.learning_rate *= RATE_FACTOR
+        self.sgld_steps = math.ceil(self.sgld_steps * SAMPLING_FACTOR)
+        event = {"phase": phase, "epoch": epoch, "reason": reason}
+        self.events.append({**event, "learning_rate": self.learning_rate, "sgld_steps": self.sgld_steps})
+        return (
+            f"diverged in phase {phase!r}, epoch {epoch}: {reason}. Going back to the last good state and on with "
+            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps and fresh chains "
+            f"(try {self.healed} of {self.tries})"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The guard as plain values, for a checkpoint."""
+        return asdict(self)

@@ -1,0 +1,56 @@
+"""Equation (3) of the paper: cross-entropy + negative log-likelihood of the energy model + coupling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebpl.model.hybrid import HybridModel
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The loss and its parts, each a mean over its own batch."""
+
+    loss: Tensor
+    cross_entropy: Tensor
+    energy_images: Tensor
+    energy_samples: Tensor
+    coupling: Tensor
+
+
+def objective(
+    model: HybridModel,
+    classified: Tensor,
+    targets: Tensor,
+    images: Tensor | None = None,
+    samples: Tensor | None = None,
+    *,
+    density_weight: float = 1.0,
+    coupling_weight: float = 0.001,
+    energy_penalty: float = 0.0,
+) -> Terms:
+    """The loss of one update; without `images` and `samples` it is the classifier's cross-entropy alone.
+
+    `targets` are probabilities, one-hot for true and hard labels. The gradient of -log p(x) is that of
+    E(images) - E(samples), with samples drawn from the model and held fixed.
+    """
+    if images is None or samples is None:
+        scores, _ = model(classified)
+        cross_entropy = F.cross_entropy(scores, targets)
+        zero = torch.zeros_like(cross_entropy)
+        return Terms(cross_entropy, cross_entropy, zero, zero, zero)
+    # without normalisation layers the images of a batch do not see each other: one pass serves all three parts
+    scores, energies = model(torch.cat([classified, images, samples]))
+    count = len(classified)
+    cross_entropy = F.cross_entropy(scores[:count], targets)
+    energy_images, energy_samples = energies[count : count + len(images)], energies[count + len(images) :]
+    density = energy_images.mean() - energy_samples.mean()
+    coupling = model.coupling()
+    loss = cross_entropy + density_weight * density + coupling_weight * coupling
+    if energy_penalty:
+        loss = loss + energy_penalty * (energy_images.square().mean() + energy_samples.square().mean())
+    return Terms(loss, cross_entropy, energy_images.mean(), energy_samples.mean(), coupling)

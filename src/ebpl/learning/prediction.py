@@ -1,0 +1,53 @@
+"""Predictions for any number of images, in batches, with bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ebpl.model.hybrid import HybridModel
+
+BATCH = 512
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities (N, C) and energies (N) as float64."""
+
+    probabilities: NDArray[np.float64]
+    energies: NDArray[np.float64]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The most probable class of each image."""
+        return self.probabilities.argmax(1)
+
+    @property
+    def confidences(self) -> NDArray[np.float64]:
+        """The probability of that class."""
+        return self.probabilities.max(1)
+
+
+@torch.no_grad()
+def predict(
+    model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
+) -> Predictions:
+    """Predictions for uint8 images: a tensor (N, C, H, W) or an array (N, H, W, C)."""
+    device = next(model.parameters()).device
+    probabilities, energies = [], []
+    for start in range(0, len(images), batch):
+        part = images[start : start + batch]
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2)
+        x = (part.to(device).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            scores, energy = model(x)
+        probabilities.append(torch.softmax(scores.double(), 1))
+        energies.append(energy.double())
+    if not probabilities:
+        return Predictions(np.zeros((0, model.architecture.classes)), np.zeros(0))
+    return Predictions(torch.cat(probabilities).cpu().numpy(), torch.cat(energies).cpu().numpy())

@@ -1,0 +1,311 @@
+"""The trainer: runs the schedule of a method from a run directory's settings, and can go on from any checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ebpl.data.images import ImageSet
+from ebpl.data.split import split_for
+from ebpl.devices import choose_device, choose_dtype
+from ebpl.learning import checkpoint
+from ebpl.learning.batches import batches
+from ebpl.learning.curriculum import Phase, phases, pseudo_targets, select
+from ebpl.learning.guard import Guard, RanAway
+from ebpl.learning.learner import Learner
+from ebpl.learning.prediction import Predictions, predict
+from ebpl.learning.update import TERMS, Pool, Update, runner
+from ebpl.measuring.calibration import expected_calibration_error
+from ebpl.measuring.classification import accuracy
+from ebpl.methods import METHODS
+from ebpl.model.hybrid import Architecture
+from ebpl.reporting.progress import Progress
+from ebpl.runs import Run, describe_model
+from ebpl.seeds import derived_seed, generator
+
+log = logging.getLogger("ebpl")
+
+
+class Trainer:
+    """Trains one run to its end. All that a checkpoint must hold is in `learner`, `guard` and the few fields below."""
+
+    def __init__(self, run: Run, data: ImageSet, progress: Progress) -> None:
+        self.run, self.data, self.progress = run, data, progress
+        self.settings = settings = run.settings
+        self.method = METHODS[settings.method]
+        self.device = choose_device(settings)
+        self.dtype = choose_dtype(settings, self.device)
+        self.augmentation = data.augment if settings.augment == "auto" else settings.augment
+        self._prepare_data()
+        architecture = Architecture(
+            settings.depth,
+            settings.width,
+            data.shape[0],
+            len(data.classes),
+            settings.precision if self.method.density else None,
+        )
+        self.learner = Learner(architecture, data.shape, settings, self.device)
+        self.schedule = phases(settings)
+        self.updates = -(-len(self.pool.images) // settings.batch_size)
+
+        self.phase = 0
+        self.epoch = 0
+        self.chosen: list[int] = []
+        """Positions among the unlabelled images that have a pseudo-label now."""
+        self.pseudo_label_accuracy: float | None = None
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {}
+        self.guard = Guard.of(settings)
+        self.seconds = 0.0
+
+    def _prepare_data(self) -> None:
+        """Training images on the device, labelled ones first; validation images beside them."""
+        data = self.data
+        parts = split_for(data, self.settings)
+        self.labeled_count = len(parts.labeled)
+        order = np.concatenate([parts.labeled, parts.unlabeled])
+        self.unlabeled = data.train.take(parts.unlabeled)
+        self.unlabeled_index = parts.unlabeled
+        held_out = data.train.take(parts.validation)
+        if len(held_out) == 0 and data.validation is not None:
+            held_out = data.validation
+        self.validation = held_out if len(held_out) else None
+        targets = torch.zeros(len(order), len(data.classes))
+        labels = torch.from_numpy(data.train.labels[parts.labeled])
+        targets[torch.arange(self.labeled_count), labels] = 1
+        self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device))
+        self.validation_images = self._on_device(held_out.pixels) if self.validation else None
+
+    def _on_device(self, pixels: np.ndarray) -> Tensor:
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self.device)
+
+    def train(self) -> None:
+        """Train from the newest checkpoint, or from the start, to the end of the schedule."""
+        stored = checkpoint.load(self.run.checkpoints)
+        if stored is not None:
+            self._restore(stored)
+            log.info("resumed after %d epochs", len(self.history))
+        else:
+            self.learner.initialise("start")
+            self.learner.restart_chains("start")
+            self._log_start()
+        self._careful()
+        self.good = self.learner.state()
+        self.saved_at = time.monotonic()
+        total = sum(phase.epochs for phase in self.schedule) * self.updates
+        self.progress.begin(total, len(self.history) * self.updates)
+        try:
+            while self.phase < len(self.schedule):
+                phase = self.schedule[self.phase]
+                if self.epoch == 0 and phase.step:
+                    self._begin_step(phase)
+                while self.epoch < phase.epochs:
+                    self._epoch(phase)
+                self._end_phase()
+        finally:
+            self.progress.end()
+
+    def _log_start(self) -> None:
+        parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
+        chosen_by = f"{len(self.validation)} validation" if self.validation else "no validation (last weights are kept)"
+        shape = " x ".join(str(n) for n in self.data.shape)
+        log.info("%s: %s, %s images, %s; %d classes", self.data.name, parts, chosen_by, shape, len(self.data.classes))
+        log.info(
+            "%s, WRN-%d-%d, %s parameters, %s on %s, augmentation %s, %d updates an epoch",
+            self.settings.method,
+            self.settings.depth,
+            self.settings.width,
+            f"{self.learner.model.sizes()['parameters']:,}",
+            str(self.dtype).removeprefix("torch."),
+            self.device,
+            self.augmentation,
+            self.updates,
+        )
+
+    # --- a phase -----------------------------------------------------------------------------------------------------
+
+    def _begin_step(self, phase: Phase) -> None:
+        """Throw the old pseudo-labels away and give new ones to the most confident images; restart if the method does."""
+        predictions = self._predict(self.pool.images[self.labeled_count :])
+        chosen = select(predictions.confidences, phase.step, phase.steps)
+        self._set_pseudo_labels(chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels)))
+        self._write_pseudo_labels(phase, predictions, chosen)
+        if self.method.restart:
+            self.learner.initialise("step", phase.step)
+        self.good = self.learner.state()
+        right = self._pseudo_label_accuracy(predictions, chosen)
+        known = "" if right is None else f", {100 * right:.1f} % of them right"
+        message = f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}"
+        self.pseudo_label_accuracy = right
+        log.info("%s", message)
+        self.progress.say(message)
+
+    def _set_pseudo_labels(self, chosen: np.ndarray, targets: Tensor) -> None:
+        self.chosen = chosen.tolist()
+        pseudo = self.pool.targets[self.labeled_count :]
+        pseudo.zero_()
+        pseudo[torch.from_numpy(chosen).to(self.device)] = targets.to(self.device, torch.float32)
+
+    def _pseudo_label_accuracy(self, predictions: Predictions, chosen: np.ndarray) -> float | None:
+        truth = self.unlabeled.labels[chosen]
+        known = truth >= 0
+        return float((predictions.labels[chosen] == truth)[known].mean()) if known.any() else None
+
+    def _write_pseudo_labels(self, phase: Phase, predictions: Predictions, chosen: np.ndarray) -> None:
+        classes = self.data.classes
+        rows = []
+        for i in chosen:
+            truth = self.unlabeled.labels[i]
+            row = {
+                "image": self.data.train.name(int(self.unlabeled_index[i])),
+                "label": classes[predictions.labels[i]],
+                "confidence": repr(float(predictions.confidences[i])),
+                "truth": classes[truth] if truth >= 0 else "",
+            }
+            posterior = predictions.probabilities[i]
+            rows.append(row | {f"p({name})": f"{p:.6f}" for name, p in zip(classes, posterior, strict=True)})
+        self.run.save_table(f"pseudo_labels/step-{phase.step}.csv", rows)
+
+    def _end_phase(self) -> None:
+        self.phase, self.epoch = self.phase + 1, 0
+        self._save_best()
+        self._save_checkpoint()
+
+    # --- an epoch ----------------------------------------------------------------------------------------------------
+
+    def _epoch(self, phase: Phase) -> None:
+        """One pass over all training images; goes back and becomes careful where training ran away."""
+        started = time.monotonic()
+        try:
+            means = self._updates(phase)
+        except RanAway as reason:
+            self._heal(str(reason), phase)
+            return
+        self.epoch += 1
+        self.seconds += time.monotonic() - started
+        self._record(phase, means)
+        self.good = self.learner.state()
+        if time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds:
+            self._save_checkpoint()
+
+    def _updates(self, phase: Phase) -> dict[str, float]:
+        """All updates of an epoch; returns the mean of each loss term."""
+        settings, update = self.settings, self.update
+        purpose = (phase.step, self.epoch, self.guard.healed)
+        order = generator(settings.seed, "order", *purpose)
+        pseudo_labeled = self.labeled_count + torch.tensor(self.chosen, dtype=torch.long)
+        usable = torch.cat([torch.arange(self.labeled_count), pseudo_labeled])
+        classified = usable[batches(len(usable), self.updates, settings.batch_size, order)].to(self.device)
+        everything = batches(len(self.pool.images), self.updates, settings.batch_size, order).to(self.device)
+        update.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose))
+        update.clear_sums()
+        where = f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}"
+        means: dict[str, float] = {}
+        looked = 0
+        for i in range(self.updates):
+            update.classified.copy_(classified[i])
+            update.everything.copy_(everything[i])
+            update.average_weight.fill_(self.learner.next_average_weight())
+            self.run_update()
+            if (i + 1) % settings.guard_every == 0 or i + 1 == self.updates:
+                means = dict(zip(TERMS, (update.sums / (i + 1)).tolist(), strict=True))
+                self.guard.look(means["loss"], update.widest_gap.item())
+                self.progress.advance(i + 1 - looked, where, self._facts(means))
+                looked = i + 1
+        return means
+
+    def _facts(self, means: dict[str, float]) -> dict[str, float]:
+        """What the bar shows."""
+        facts = {"loss": means["loss"], "CE": means["cross_entropy"]}
+        if self.method.density:
+            facts["gap"] = means["energy_images"] - means["energy_samples"]
+        if self.history and self.validation:
+            facts["val %"] = 100 * self.history[-1]["validation_accuracy"]
+        return facts
+
+    def _predict(self, images: Tensor) -> Predictions:
+        return predict(self.learner.predictor, images, self.dtype)
+
+    def _record(self, phase: Phase, means: dict[str, float]) -> None:
+        """A row in metrics.csv; remember the weights if they are the best so far."""
+        row: dict[str, Any] = {"phase": phase.name, "epoch": self.epoch, **means}
+        row |= {"pseudo_labels": len(self.chosen), "pseudo_label_accuracy": None}
+        if phase.step:
+            row["pseudo_label_accuracy"] = self.pseudo_label_accuracy
+        score = float(len(self.history))
+        if self.validation is not None and self.validation_images is not None:
+            probabilities = self._predict(self.validation_images).probabilities
+            score = accuracy(probabilities, self.validation.labels)
+            row["validation_accuracy"] = score
+            row["validation_ece"] = expected_calibration_error(probabilities, self.validation.labels)
+        row |= {"learning_rate": self.guard.learning_rate, "sgld_steps": self.guard.sgld_steps}
+        row |= {"healed": self.guard.healed, "seconds": round(self.seconds, 3)}
+        self.history.append(row)
+        if not self.best or score > self.best["score"]:
+            weights = {name: tensor.detach().clone() for name, tensor in self.learner.predictor.state_dict().items()}
+            self.best = {"score": score, "phase": phase.name, "epoch": self.epoch, "weights": weights}
+        self.run.save_table("metrics.csv", self.history)
+        line = f"{phase.name}, epoch {self.epoch}/{phase.epochs} | " + "  ".join(
+            f"{name} {value:.4g}" for name, value in self._facts(means).items()
+        )
+        log.info("%s", line)
+        self.progress.epoch(line)
+
+    # --- safety ------------------------------------------------------------------------------------------------------
+
+    def _heal(self, reason: str, phase: Phase) -> None:
+        """Back to the last good state, with fresh chains, a lower rate and more sampling; or give up."""
+        try:
+            message = self.guard.heal(reason, phase.name, self.epoch + 1)
+        finally:
+            self.learner.restore(self.good)
+            self._save_best()
+        log.warning("%s", message)
+        self.progress.say(message)
+        self.learner.restart_chains("healed", self.guard.healed)
+        self._careful()
+
+    def _careful(self) -> None:
+        """Build the update as the guard wants it now."""
+        self.learner.set_learning_rate(self.guard.learning_rate)
+        settings = self.settings.changed(sgld_steps=self.guard.sgld_steps)
+        self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)
+        self.run_update = runner(self.update)
+
+    def _save_checkpoint(self) -> None:
+        state = {
+            "learner": {"tensors": self.learner.tensors(), "averaged_updates": self.learner.averaged_updates},
+            "targets": self.pool.targets,
+            "guard": self.guard.state(),
+            "phase": self.phase,
+            "epoch": self.epoch,
+            "chosen": self.chosen,
+            "pseudo_label_accuracy": self.pseudo_label_accuracy,
+            "history": self.history,
+            "best": self.best,
+            "seconds": self.seconds,
+        }
+        checkpoint.save(self.run.checkpoints, len(self.history), state)
+        self.saved_at = time.monotonic()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.learner.restore(state["learner"])
+        self.pool.targets.copy_(state["targets"])
+        self.guard = Guard(**state["guard"])
+        self.phase, self.epoch, self.chosen = state["phase"], state["epoch"], state["chosen"]
+        self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
+        self.history, self.best, self.seconds = state["history"], state["best"], state["seconds"]
+
+    def _save_best(self) -> None:
+        """The best weights so far, in the run directory."""
+        if self.best:
+            chosen = {key: self.best[key] for key in ("phase", "epoch")}
+            chosen["by"] = "validation accuracy" if self.validation else "last epoch"
+            description = describe_model(self.learner.model, self.data, chosen)
+            self.run.save_model(self.best["weights"], description)
+

@@ -1,0 +1,147 @@
+"""One training update, and the ways to run it.
+
+The update exists once, as `Update.__call__`, which reads its batch from fixed tensors. On the CPU it is called; on a GPU
+it is captured once as a CUDA graph and replayed, which spares the launch of thousands of small kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ebpl.data.augment import augment
+from ebpl.learning.learner import Learner, refresh, sampling_copy
+from ebpl.learning.objective import Terms, objective
+from ebpl.sampling.langevin import Langevin
+from ebpl.settings import Settings
+
+TERMS = ("loss", "cross_entropy", "energy_images", "energy_samples", "coupling")
+
+
+@dataclass
+class Pool:
+    """The training images on their device as uint8 (N, C, H, W), and a target distribution for each, changed in place."""
+
+    images: Tensor
+    targets: Tensor
+
+    def take(self, index: Tensor) -> Tensor:
+        """Images at these positions, scaled to [-1, 1]."""
+        return self.images[index].float() / 127.5 - 1
+
+
+class Update:
+    """Draw a batch, sample, differentiate, step, average; sums of the loss terms stay on the device until asked for."""
+
+    def __init__(
+        self, learner: Learner, pool: Pool, settings: Settings, augmentation: str, dtype: torch.dtype
+    ) -> None:
+        self.learner, self.pool, self.settings = learner, pool, settings
+        self.augmentation, self.dtype = augmentation, dtype
+        device = learner.device
+        self.classified = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
+        self.everything = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
+        self.average_weight = torch.zeros((), device=device)
+        self.sums = torch.zeros(len(TERMS), device=device)
+        self.widest_gap = torch.zeros((), device=device)
+        self.generator = torch.Generator(device)
+        self.sampler = sampling_copy(learner.model, dtype)
+        self.langevin = Langevin(
+            settings.sgld_steps,
+            settings.sgld_step_size,
+            settings.sgld_noise,
+            settings.sgld_gradient_clip,
+            (-1.0, 1.0) if settings.clamp_samples else None,
+        )
+
+    def clear_sums(self) -> None:
+        """Start summing the loss terms anew."""
+        self.sums.zero_()
+        self.widest_gap.zero_()
+
+    def __call__(self) -> None:
+        """One update on the batch at positions `classified` and `everything` of the pool."""
+        learner, settings = self.learner, self.settings
+        classified = augment(
+            self.pool.take(self.classified), self.augmentation, settings.max_shift, self.generator
+        )
+        images = samples = None
+        if learner.buffer is not None:
+            samples = self._sample()
+            images = self._ready(self.pool.take(self.everything))
+        learner.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(learner.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            terms = objective(
+                learner.model,
+                self._ready(classified),
+                self.pool.targets[self.classified],
+                images,
+                samples,
+                density_weight=settings.density_weight,
+                coupling_weight=settings.coupling_weight,
+                energy_penalty=settings.energy_penalty,
+            )
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        if settings.gradient_clip:
+            torch.nn.utils.clip_grad_norm_(learner.model.parameters(), settings.gradient_clip)
+        learner.optimizer.step()
+        self._average()
+        self._count(terms)
+
+    def _ready(self, images: Tensor) -> Tensor:
+        """Images as the network sees them in training: with a little noise, channels last."""
+        if self.settings.pixel_noise:
+            noise = torch.randn(images.shape, generator=self.generator, device=images.device)
+            images = images + self.settings.pixel_noise * noise
+        return images.contiguous(memory_format=torch.channels_last)
+
+    def _sample(self) -> Tensor:
+        """Samples from the model as it is now, drawn from and put back into the replay buffer."""
+        buffer = self.learner.buffer
+        assert buffer is not None
+        refresh(self.sampler, self.learner.model)
+        index, start = buffer.draw(self.settings.chains, self.generator)
+        start = start.contiguous(memory_format=torch.channels_last)
+        samples = self.langevin(lambda x: self.sampler(x.to(self.dtype))[1], start, self.generator)
+        buffer.store(index, samples)
+        return samples
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if self.learner.average is not None:
+            average = list(self.learner.average.parameters())
+            difference = torch._foreach_sub(list(self.learner.model.parameters()), average)
+            torch._foreach_mul_(difference, self.average_weight)
+            torch._foreach_add_(average, difference)
+
+    @torch.no_grad()
+    def _count(self, terms: Terms) -> None:
+        values = torch.stack([getattr(terms, name).detach().float() for name in TERMS])
+        self.sums += values
+        # NaN is larger than any number here, so one bad update shows however many good ones follow
+        torch.maximum(self.widest_gap, (terms.energy_images - terms.energy_samples).detach().abs(), out=self.widest_gap)
+
+
+def runner(update: Update) -> Callable[[], None]:
+    """The fastest way to run this update where it lives: a captured graph on a GPU, a plain call elsewhere."""
+    return _captured(update) if update.learner.device.type == "cuda" else update
+
+
+def _captured(update: Update) -> Callable[[], None]:
+    before = update.learner.state()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # lazy initialisation must not happen during the capture
+            update()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(update.generator)
+    with torch.cuda.graph(graph):
+        update()
+    update.learner.restore(before)
+    update.clear_sums()
+    return graph.replay

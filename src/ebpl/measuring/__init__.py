@@ -1,0 +1,1 @@
+"""How good predictions are, and how far their confidence can be believed."""

@@ -1,0 +1,58 @@
+"""Figures, drawn with matplotlib without a screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from ebpl.files import write_atomically
+from ebpl.measuring.calibration import Floats, Labels, expected_calibration_error, reliability
+from ebpl.measuring.classification import accuracy
+
+ACCURACY, GAP, IDEAL = "#3b6fb6", "#d1495b", "#444444"
+
+
+def reliability_diagram(path: Path, results: dict[str, tuple[Floats, Labels]], bins: int = 15) -> None:
+    """Accuracy against confidence for each result, side by side, with the number of images in each bin below.
+
+    `results` maps a title to probabilities and true labels. Bins without images are hatched, not drawn as zero.
+    """
+    figure, axes = plt.subplots(
+        2, len(results), figsize=(4.2 * len(results), 5.2), squeeze=False, sharex=True, height_ratios=[3, 1]
+    )
+    for column, (title, (probabilities, labels)) in enumerate(results.items()):
+        known = labels >= 0
+        _panel(axes[0, column], axes[1, column], title, probabilities[known], labels[known], bins)
+    axes[0, 0].set_ylabel("accuracy")
+    axes[1, 0].set_ylabel("images")
+    figure.tight_layout()
+    try:
+        write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=120, format="png"))
+    finally:
+        plt.close(figure)
+
+
+def _panel(top: Any, bottom: Any, title: str, probabilities: Floats, labels: Labels, bins: int) -> None:
+    found = reliability(probabilities, labels, bins)
+    width = 1 / bins
+    centers = found.edges[:-1] + width / 2
+    filled = found.counts > 0
+    x, right, said = centers[filled], found.accuracy[filled], found.confidence[filled]
+    top.bar(centers[~filled], 1, width, facecolor="none", edgecolor="#dddddd", hatch="///", label="no images")
+    top.bar(x, right, width, color=ACCURACY, edgecolor="white", label="accuracy")
+    gap = np.abs(said - right)
+    top.bar(x, gap, width, np.minimum(right, said), color=GAP, alpha=0.45, edgecolor=GAP, label="gap to confidence")
+    top.plot([0, 1], [0, 1], "--", color=IDEAL, linewidth=1, label="perfect")
+    error = expected_calibration_error(probabilities, labels, bins)
+    top.set_title(f"{title}\naccuracy {100 * accuracy(probabilities, labels):.1f} %, ECE {100 * error:.1f} %")
+    top.set(xlim=(0, 1), ylim=(0, 1))
+    top.legend(loc="upper left", fontsize=8)
+    bottom.bar(centers, found.counts, width, color="#888888", edgecolor="white")
+    bottom.set(xlabel="confidence", xlim=(0, 1))

@@ -1,0 +1,228 @@
+"""A run directory: everything about one training, never overwritten."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ebpl.errors import EbplError, RunError, did_you_mean
+from ebpl.files import write_atomically, write_failed, write_json, write_text
+from ebpl.settings import Settings, read_toml, write_toml
+
+if TYPE_CHECKING:
+    from ebpl.data.images import ImageSet
+    from ebpl.model.hybrid import HybridModel
+
+log = logging.getLogger("ebpl")
+
+SETTINGS, WEIGHTS, TEST_METRICS = "settings.toml", "best.safetensors", "test_metrics.json"
+
+
+class Run:
+    """Paths and files of a run. `Run.create` makes a new one, `Run(path)` opens one that exists."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / SETTINGS).is_file():
+            raise RunError(_not_a_run(self.path))
+        stored = read_toml(self.path / SETTINGS)
+        try:
+            self.settings = Settings().changed(**stored["settings"])
+            self.source: dict[str, Any] = stored["data"]
+            self.data_name: str = self.source["name"]
+        except (KeyError, TypeError, EbplError) as error:
+            raise RunError(f"{self.path / SETTINGS} is damaged or of another version: {error}") from error
+
+    @classmethod
+    def create(cls, path: str | Path | None, settings: Settings, data: ImageSet, source: dict[str, Any]) -> Run:
+        """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
+        from ebpl.devices import describe_environment
+
+        if path is None:
+            name = f"{_safe(data.name)}-{settings.method}-{settings.pseudo_labels}-seed{settings.seed}"
+            path = free_path(Path("runs") / name)
+        else:
+            path = Path(path)
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                raise RunError(
+                    f"{path} exists already, and a run never overwrites another. Choose another --run, "
+                    f"or continue that one with: ebpl resume {path}"
+                ) from None
+            except OSError as error:
+                raise write_failed(path, error) from error
+        try:
+            (path / "checkpoints").mkdir()
+        except OSError as error:
+            raise write_failed(path, error) from error
+        command = {"command": ["ebpl", *sys.argv[1:]] if Path(sys.argv[0]).name == "ebpl" else None}
+        write_json(path / "environment.json", {**describe_environment(), **command, "started": _now()})
+        described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
+        write_text(path / SETTINGS, write_toml({"data": described, "settings": settings.to_dict()}))
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        return (self.path / TEST_METRICS).is_file()
+
+    def metrics(self) -> dict[str, Any]:
+        """Final test metrics and how they came about."""
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished. Continue it with: ebpl resume {self.path}")
+        try:
+            stored: dict[str, Any] = json.loads((self.path / TEST_METRICS).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{self.path / TEST_METRICS} is damaged: {error}") from error
+        return stored
+
+    def load_data(self, data: ImageSet | None = None) -> ImageSet:
+        """The data the run was started with, checked to be unchanged."""
+        if data is None:
+            from ebpl.data.load import load
+
+            if "path" not in self.source:
+                raise RunError(f"{self.path} was trained on arrays. Give them again: ebpl.resume(run, data=...).")
+            source = self.source
+            data = load(source["path"], data_dir=source.get("data_dir"), image_size=source.get("image_size"))
+        if data.fingerprint() != self.source["fingerprint"]:
+            raise RunError(
+                f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it cannot "
+                "go on where it stopped. Put the old data back, or start a new run."
+            )
+        return data
+
+    def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None:
+        """Write weights as safetensors, with what is needed to use them in the file's own metadata."""
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model_state.items()}
+        metadata = {"ebpl": json.dumps(description, ensure_ascii=False)}
+        write_atomically(self.path / WEIGHTS, lambda path: save_file(tensors, path, metadata))
+
+    def load_model(self) -> tuple[HybridModel, dict[str, Any]]:
+        """The trained model and its description (classes, shape of the images, how it was chosen)."""
+        return load_model(self.path / WEIGHTS)
+
+    def save_table(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """A CSV in the run directory, written whole each time."""
+        text = io.StringIO()
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.path / name, text.getvalue())
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Hold the run for this process, and copy the log into train.log."""
+        for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
+            stale.unlink(missing_ok=True)
+        try:
+            lock = (self.path / ".lock").open("w")
+            handler = logging.FileHandler(self.path / "train.log", encoding="utf-8")
+        except OSError as error:
+            raise write_failed(self.path, error) from error
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk must not end the run
+        with lock:
+            _hold(lock, self.path)
+            log.addHandler(handler)
+            try:
+                yield
+            except EbplError as error:
+                log.error("%s", error)
+                raise
+            finally:
+                log.removeHandler(handler)
+                with contextlib.suppress(OSError):
+                    handler.close()
+
+
+def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
+    """A model from a safetensors file that `Run.save_model` wrote; nothing is unpickled."""
+    from safetensors import SafetensorError, safe_open
+
+    from ebpl.model.hybrid import Architecture
+
+    if not path.is_file():
+        raise RunError(f"{path} does not exist: the run has no weights yet. Continue it with: ebpl resume {path.parent}")
+    try:
+        with safe_open(path, "pt") as file:
+            description: dict[str, Any] = json.loads(file.metadata()["ebpl"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        architecture = Architecture(**description["architecture"])
+        model = architecture.build()
+        model.load_state_dict(tensors)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise RunError(f"{path} is damaged or was not written by ebpl: {error}") from error
+    return model.eval(), description
+
+
+def describe_model(model: HybridModel, data: ImageSet, chosen: dict[str, Any]) -> dict[str, Any]:
+    """What a stranger needs to use the weights."""
+    return {
+        "architecture": asdict(model.architecture),
+        "classes": list(data.classes),
+        "image_shape": list(data.shape),
+        "pixels": "uint8 / 127.5 - 1",
+        "chosen": chosen,
+    }
+
+
+def _hold(lock: IO[str], path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: no lock there
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RunError(f"{path} is being trained by another process. Wait for it, or stop it first.") from None
+
+
+def free_path(path: Path) -> Path:
+    """A new folder at this path, or with -2, -3 ... behind it if there is one already."""
+    for number in range(1, 100_000):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise write_failed(candidate, error) from error
+    raise RunError(f"No free name for a run at {path}.")
+
+
+def _safe(name: str) -> str:
+    """A data name as part of a folder name."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:60] or "data"
+
+
+def _not_a_run(path: Path) -> str:
+    if not path.exists():
+        siblings = [p.name for p in path.parent.glob("*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
+        hint = f" {did_you_mean(path.name, siblings)}" if siblings else ""
+        return f"There is no run at {path}.{hint}"
+    return f"{path} is not a run directory: it has no {SETTINGS}."
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+

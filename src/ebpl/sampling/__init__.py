@@ -1,0 +1,1 @@
+"""Sampling from an energy function; knows energies, not models."""

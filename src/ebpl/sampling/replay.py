@@ -1,0 +1,36 @@
+"""A persistent buffer of chains: sampling goes on where it stopped, with a few chains restarted from noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class ReplayBuffer:
+    """Samples that outlive an update. Chain i draws from its own segment, so no sample is drawn twice at once."""
+
+    def __init__(self, size: int, shape: tuple[int, ...], restart_probability: float, device: torch.device) -> None:
+        self.samples = torch.empty(size, *shape, device=device)
+        self.restart_probability = restart_probability
+
+    def _noise(self, count: int, generator: torch.Generator) -> Tensor:
+        shape = (count, *self.samples.shape[1:])
+        return torch.rand(shape, generator=generator, device=self.samples.device) * 2 - 1
+
+    def restart(self, generator: torch.Generator) -> None:
+        """Fill the whole buffer with uniform noise in [-1, 1]."""
+        self.samples.copy_(self._noise(len(self.samples), generator))
+
+    def draw(self, chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Positions in the buffer, all different, and where each chain starts from."""
+        device = self.samples.device
+        segment = len(self.samples) // chains
+        offset = torch.randint(segment, (chains,), generator=generator, device=device)
+        index = torch.arange(chains, device=device) * segment + offset
+        restarted = torch.rand(chains, generator=generator, device=device) < self.restart_probability
+        mask = restarted.view(-1, *[1] * (self.samples.ndim - 1))
+        return index, torch.where(mask, self._noise(chains, generator), self.samples[index])
+
+    def store(self, index: Tensor, samples: Tensor) -> None:
+        """Put chains back where they were drawn."""
+        self.samples[index] = samples.to(self.samples.dtype)
