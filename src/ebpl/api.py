@@ -66,7 +66,8 @@ def evaluate(
     data_dir: str | os.PathLike[str] | None = None,
 ) -> dict[str, float]:
     """All measures of a run's best weights: on its own test images, or on all labelled images of other data."""
-    return evaluation(run, data, data_dir=data_dir)["metrics"]
+    measures: dict[str, float] = evaluation(run, data, data_dir=data_dir)["metrics"]
+    return measures
 
 
 def evaluation(

@@ -24,8 +24,8 @@ INTERRUPTED = 130
 class Parser(argparse.ArgumentParser):
     """argparse that raises instead of exiting, and suggests the right word for a wrong one."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "allow_abbrev": False, "formatter_class": _Formatter})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See: {self.prog} --help")
@@ -113,7 +113,10 @@ def _add_train(parser: Parser) -> None:
     parser.add_argument("--run", metavar="DIR", help="the new run directory (default: a free name below runs/)")
     parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
     parser.add_argument(
-        "--image-size", type=_positive, metavar="N", help="resize your own images to N x N (default: 32, or as they are)"
+        "--image-size",
+        type=_positive,
+        metavar="N",
+        help="resize your own images to N x N (default: 32, or as they are)",
     )
     presets = "; ".join(f"{name}: {text}" for name, text in PRESET_HELP.items())
     parser.add_argument(
@@ -235,7 +238,9 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run directory")
     parser.add_argument("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own test images)")
     parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
-    parser.add_argument("--json", metavar="FILE", help="also write measures and reliability bins to FILE (-: print them)")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write measures and reliability bins to FILE (-: print them)"
+    )
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -258,7 +263,9 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _add_demo(parser: Parser) -> None:
-    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="seed of split, labels and weights (default: 0)")
+    parser.add_argument(
+        "--seed", type=_whole, default=0, metavar="N", help="seed of split, labels and weights (default: 0)"
+    )
     parser.add_argument("--folder", metavar="DIR", default="runs", help="where the two runs are put (default: runs)")
 
 

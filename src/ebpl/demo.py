@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ebpl import api
+from ebpl.data.load import load
 from ebpl.learning.prediction import predict
 from ebpl.methods import METHODS
 from ebpl.reporting.progress import terminal_progress
@@ -12,12 +13,13 @@ from ebpl.reporting.tables import measures_table, show
 from ebpl.runs import free_path
 from ebpl.settings import preset
 
-TITLES = {"ebpl": "EBPL", "curriculum-labeling": "baseline (curriculum labelling)"}
+TITLES = {"ebpl": "EBPL", "curriculum-labeling": "baseline"}
+SHOWN = ("accuracy", "f_score", "ece", "overconfidence")
 
 
 def demo(seed: int = 0, folder: Path = Path("runs")) -> Path:
     """Train both methods with 5 labels a class, print their measures side by side, and return the figure's path."""
-    data = api.load("digits")
+    data = load("digits")
     folder = free_path(folder / f"demo-seed{seed}")
     measures, predicted = {}, {}
     print(f"digits: {len(data.train)} training images of 8 x 8 pixels, 5 labels in each of 10 classes, seed {seed}")
@@ -29,7 +31,8 @@ def demo(seed: int = 0, folder: Path = Path("runs")) -> Path:
         assert data.test is not None
         model, _ = run.load_model()
         predicted[TITLES[method]] = (predict(model, data.test.pixels).probabilities, data.test.labels)
-    show(measures_table(f"digits, {len(data.test or ())} test images, 50 labels, {settings.pseudo_labels} pseudo-labels", measures))
+    title = f"digits, {len(data.test or ())} test images, 50 labels, {settings.pseudo_labels} pseudo-labels"
+    show(measures_table(title, measures, SHOWN))
     figure = folder / "reliability.png"
     api.draw_reliability(figure, predicted)
     print(f"Reliability diagram: {figure}")

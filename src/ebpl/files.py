@@ -5,48 +5,39 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ebpl.errors import WriteError
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside `path`, then put it in place in one step; on failure `path` stays as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write a file beside `path`, then put it in place in one step; on failure `path` stays as it was."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
         temporary = Path(name)
         try:
-            write(temporary)
-            _flush(temporary)
+            with open(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # the bytes must be on the disk before the name points to them
             temporary.chmod(0o644)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-    except (OSError, RuntimeError) as error:  # torch and safetensors raise RuntimeError where a write fails
-        if isinstance(error, RuntimeError) and "write" not in str(error).lower():
-            raise
+    except OSError as error:
         raise write_failed(path, error) from error
 
 
-def write_failed(path: Path, error: Exception) -> WriteError:
+def write_failed(path: Path, error: OSError) -> WriteError:
     """The error for a file that could not be written: why, and that nothing else was harmed."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-    return WriteError(f"Could not write {path}: {reason}. The file that was there before is unharmed.")
-
-
-def _flush(path: Path) -> None:
-    """Make sure the bytes are on the disk before the name points to them."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    return WriteError(f"Could not write {path}: {error.strerror or error}. What was there before is unharmed.")
 
 
 def write_text(path: Path, text: str) -> None:
     """A text file, atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:

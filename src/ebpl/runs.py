@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ebpl.errors import EbplError, RunError, did_you_mean
-from ebpl.files import write_atomically, write_failed, write_json, write_text
+from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.settings import Settings, read_toml, write_toml
 
 if TYPE_CHECKING:
@@ -102,18 +102,18 @@ class Run:
             data = load(source["path"], data_dir=source.get("data_dir"), image_size=source.get("image_size"))
         if data.fingerprint() != self.source["fingerprint"]:
             raise RunError(
-                f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it cannot "
-                "go on where it stopped. Put the old data back, or start a new run."
+                f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "
+                "cannot go on where it stopped. Put the old data back, or start a new run."
             )
         return data
 
     def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None:
         """Write weights as safetensors, with what is needed to use them in the file's own metadata."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model_state.items()}
         metadata = {"ebpl": json.dumps(description, ensure_ascii=False)}
-        write_atomically(self.path / WEIGHTS, lambda path: save_file(tensors, path, metadata))
+        write_bytes(self.path / WEIGHTS, save(tensors, metadata))
 
     def load_model(self) -> tuple[HybridModel, dict[str, Any]]:
         """The trained model and its description (classes, shape of the images, how it was chosen)."""
@@ -139,7 +139,7 @@ class Run:
         except OSError as error:
             raise write_failed(self.path, error) from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk must not end the run
+        handler.handleError = _keep_quiet  # type: ignore[assignment]
         with lock:
             _hold(lock, self.path)
             log.addHandler(handler)
@@ -161,7 +161,7 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
     from ebpl.model.hybrid import Architecture
 
     if not path.is_file():
-        raise RunError(f"{path} does not exist: the run has no weights yet. Continue it with: ebpl resume {path.parent}")
+        raise RunError(f"{path} does not exist: the run has no weights yet. Go on with: ebpl resume {path.parent}")
     try:
         with safe_open(path, "pt") as file:
             description: dict[str, Any] = json.loads(file.metadata()["ebpl"])
@@ -183,6 +183,10 @@ def describe_model(model: HybridModel, data: ImageSet, chosen: dict[str, Any]) -
         "pixels": "uint8 / 127.5 - 1",
         "chosen": chosen,
     }
+
+
+def _keep_quiet(_: logging.LogRecord) -> None:
+    """A log line that cannot be written, on a full disk, is no reason to end a run."""
 
 
 def _hold(lock: IO[str], path: Path) -> None:
@@ -225,4 +229,3 @@ def _not_a_run(path: Path) -> str:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
-

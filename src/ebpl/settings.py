@@ -91,9 +91,7 @@ class Settings:
     clamp_samples: bool = _option(False, "SGLD", "keep samples inside the range of images, [-1, 1]")
     chains: int = _option(64, "SGLD", "chains sampled for each update", low=1)
     buffer_size: int = _option(10_000, "SGLD", "samples kept in the replay buffer", low=1)
-    restart_probability: float = _option(
-        0.05, "SGLD", "share of chains restarted from uniform noise", low=0, high=1
-    )
+    restart_probability: float = _option(0.05, "SGLD", "share of chains restarted from uniform noise", low=0, high=1)
 
     guard_tries: int = _option(5, "Guard", "how often a diverging run is healed before it gives up", low=0)
     guard_every: int = _option(10, "Guard", "updates between two looks at the losses and energies", low=1)
@@ -116,7 +114,8 @@ class Settings:
             raise UsageError(f"depth is {self.depth}, but must be 6n + 4. Nearest: {max(10, below)} or {below + 6}.")
         if self.chains > self.buffer_size:
             raise UsageError(
-                f"chains ({self.chains}) exceed buffer_size ({self.buffer_size}). Raise --buffer-size or lower --chains."
+                f"chains ({self.chains}) exceed buffer_size ({self.buffer_size}). "
+                "Raise --buffer-size or lower --chains."
             )
 
     def changed(self, **changes: Any) -> Settings:
@@ -220,8 +219,9 @@ def write_toml(values: dict[str, dict[str, Any]]) -> str:
         lines.append(f"[{section}]")
         for name, value in entries.items():
             if value is not None:
-                # JSON's strings, numbers and booleans are TOML's too
-                lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+                # JSON's strings, numbers and booleans are TOML's too, but for one character that TOML wants escaped
+                text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+                lines.append(f"{name} = {text}")
         lines.append("")
     return "\n".join(lines)
 

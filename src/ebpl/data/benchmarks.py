@@ -1,4 +1,4 @@
-"""The paper's seven benchmarks by name, and scikit-learn's digits: where their official files are and how to read them."""
+"""The paper's seven benchmarks and scikit-learn's digits: where their official files are, and how to read them."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def load_benchmark(name: str, data_dir: Path | None = None, *, download: bool = 
         classes=benchmark.classes,
         name=name,
     )
-    return ImageSet(
-        name, data.classes, data.train, data.test, None, benchmark.labels_per_class, benchmark.augment
-    )
+    return ImageSet(name, data.classes, data.train, data.test, None, benchmark.labels_per_class, benchmark.augment)
 
 
 def missing_message(name: str, folder: Path, why: str) -> str:
@@ -178,7 +176,9 @@ def read_cifar(folder: Path) -> Arrays:
         train = [batch(raw[name]) for name in CIFAR_BATCHES]
         test = batch(raw["test_batch"])
     except Exception as error:
-        raise DataError(f"The CIFAR-10 files in {folder} are damaged: {error}. Remove them to get them anew.") from error
+        raise DataError(
+            f"The CIFAR-10 files in {folder} are damaged: {error}. Remove them to get them anew."
+        ) from error
     return {
         "train_images": np.concatenate([images for images, _ in train]),
         "train_labels": np.concatenate([labels for _, labels in train]),
@@ -240,7 +240,8 @@ FASHION_CLASSES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )
 BLOOD_CLASSES = (
-    "basophil", "eosinophil", "erythroblast", "immature granulocyte", "lymphocyte", "monocyte", "neutrophil", "platelet",
+    "basophil", "eosinophil", "erythroblast", "immature granulocyte",
+    "lymphocyte", "monocyte", "neutrophil", "platelet",
 )
 ORGAN_CLASSES = (
     "bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left", "lung-right",

@@ -28,7 +28,8 @@ class Images:
     @property
     def labeled(self) -> NDArray[np.bool_]:
         """Which images have a label."""
-        return self.labels != UNLABELED
+        known: NDArray[np.bool_] = self.labels != UNLABELED
+        return known
 
     def name(self, index: int) -> str:
         """What to call an image in a list: its path, or its number."""
@@ -111,7 +112,9 @@ def from_arrays(
     others = [part for part in (test, validation) if part is not None]
     for part in others:
         if part.pixels.shape[1:] != train.pixels.shape[1:]:
-            raise DataError(f"{name}: images are {train.pixels.shape[1:]} in training but {part.pixels.shape[1:]} later.")
+            raise DataError(
+                f"{name}: images are {train.pixels.shape[1:]} in training but {part.pixels.shape[1:]} later."
+            )
     highest = max(int(part.labels.max(initial=-1)) for part in (train, *others))
     if classes is None:
         classes = tuple(str(i) for i in range(highest + 1))

@@ -28,7 +28,7 @@ Listing = dict[str, list[tuple[Path, str]]]
 
 
 def from_folder(root: Path, image_size: int | None = None) -> ImageSet:
-    """Images in `root/<class>/` and `root/unlabeled/`, or in such folders below `root/train`, `root/test`, `root/val`."""
+    """Images in `root/<class>/` and `root/unlabeled/`, or in such folders below `root/train`, `/test` and `/val`."""
     folders = _folders(root)
     if any(folder.name == "train" for folder in folders):
         listing: Listing = {}
@@ -103,8 +103,8 @@ def from_npz(path: Path) -> ImageSet:
     missing = {"train_images", "train_labels"} - arrays.keys()
     if missing:
         raise DataError(
-            f"{path} has no {' and '.join(sorted(missing))}; wanted are MedMNIST's keys train_images, train_labels and, "
-            f"optionally, test_images and test_labels. It holds: {', '.join(sorted(arrays)) or 'nothing'}."
+            f"{path} has no {' and '.join(sorted(missing))}; wanted are MedMNIST's keys train_images, train_labels "
+            f"and, optionally, test_images and test_labels. It holds: {', '.join(sorted(arrays)) or 'nothing'}."
         )
     return from_arrays(
         arrays["train_images"],

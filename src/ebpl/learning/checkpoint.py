@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import zlib
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from ebpl.errors import RunError
-from ebpl.files import write_atomically
+from ebpl.files import write_bytes
 
 log = logging.getLogger("ebpl")
 
@@ -21,10 +22,11 @@ _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
 
 def save(folder: Path, epochs_done: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint and remove all but the newest two; a kill at any moment leaves a good one."""
-    staging = folder / "new.pt"
-    write_atomically(staging, lambda path: torch.save(state, path))
-    path = folder / f"epoch-{epochs_done:06d}-{_checksum(staging)}.pt"
-    staging.replace(path)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getbuffer()
+    path = folder / f"epoch-{epochs_done:06d}-{zlib.crc32(content):08x}.pt"
+    write_bytes(path, content)
     for _, old in _found(folder)[KEPT:]:
         old.unlink(missing_ok=True)
     return path
@@ -35,8 +37,9 @@ def load(folder: Path) -> dict[str, Any] | None:
     found = _found(folder)
     for _, path in found:
         try:
-            if _checksum(path) == path.stem[-8:]:
-                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            content = path.read_bytes()
+            if f"{zlib.crc32(content):08x}" == path.stem[-8:]:
+                state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
                 return state
             reason = "its check sum is wrong"
         except Exception as error:
@@ -44,8 +47,8 @@ def load(folder: Path) -> dict[str, Any] | None:
         log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, reason)
     if found:
         raise RunError(
-            f"Every checkpoint in {folder} is damaged ({', '.join(path.name for _, path in found)}). Restore one from a "
-            "backup, or remove them to begin the run again from its settings."
+            f"Every checkpoint in {folder} is damaged ({', '.join(path.name for _, path in found)}). Restore one from "
+            "a backup, or remove them to begin the run again from its settings."
         )
     return None
 
@@ -55,11 +58,3 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
     matches = [(_NAME.fullmatch(path.name), path) for path in folder.glob("epoch-*.pt")]
     found = [(int(match[1]), path) for match, path in matches if match]
     return sorted(found, key=lambda pair: (pair[0], pair[1].stat().st_mtime_ns), reverse=True)
-
-
-def _checksum(path: Path) -> str:
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            value = zlib.crc32(block, value)
-    return f"{value:08x}"

@@ -40,7 +40,8 @@ def select(confidences: NDArray[np.float64], step: int, steps: int) -> NDArray[n
 
 def pseudo_targets(predictions: Predictions, chosen: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
     """Target distributions of the chosen images: the posterior (soft) or the predicted class alone (hard)."""
-    probabilities = predictions.probabilities[chosen]
+    probabilities: NDArray[np.float64] = predictions.probabilities[chosen]
     if kind == "soft":
         return probabilities
-    return np.eye(probabilities.shape[1])[probabilities.argmax(1)]
+    hard: NDArray[np.float64] = np.eye(probabilities.shape[1])[probabilities.argmax(1)]
+    return hard

@@ -10,6 +10,7 @@ from ebpl.errors import DivergedError
 from ebpl.settings import Settings
 
 RATE_FACTOR = 0.5
+CLIP = 1.0
 SAMPLING_FACTOR = 1.5
 
 
@@ -41,6 +42,18 @@ class Guard:
         if widest_gap > self.gap:
             raise RanAway(f"the energies of images and samples are {widest_gap:.3g} apart (limit {self.gap:g})")
 
+    def careful(self, settings: Settings) -> Settings:
+        """The settings to go on with: as given, or more careful once the run has been healed.
+
+        Most divergences are the sampler's: where the energy is steep, a step overshoots and the chain flies off.
+        Clamped samples cannot, which is why this is switched on first of all.
+        """
+        settings = settings.changed(sgld_steps=self.sgld_steps)
+        if self.healed:
+            clip = min(settings.gradient_clip or CLIP, CLIP)
+            settings = settings.changed(clamp_samples=True, gradient_clip=clip)
+        return settings
+
     def heal(self, reason: str, phase: str, epoch: int) -> str:
         """Note a divergence and become more careful; returns the sentence for the log. Gives up after `tries`."""
         if self.healed >= self.tries:
@@ -57,8 +70,8 @@ class Guard:
         self.events.append({**event, "learning_rate": self.learning_rate, "sgld_steps": self.sgld_steps})
         return (
             f"diverged in phase {phase!r}, epoch {epoch}: {reason}. Going back to the last good state and on with "
-            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps and fresh chains "
-            f"(try {self.healed} of {self.tries})"
+            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps, fresh and clamped chains and a "
+            f"clipped gradient (try {self.healed} of {self.tries})"
         )
 
     def state(self) -> dict[str, Any]:

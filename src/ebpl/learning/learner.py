@@ -21,7 +21,8 @@ class Learner:
         self, architecture: Architecture, shape: tuple[int, int, int], settings: Settings, device: torch.device
     ) -> None:
         self.settings, self.device = settings, device
-        self.model: HybridModel = architecture.build().to(device, memory_format=torch.channels_last)
+        self.model: HybridModel = architecture.build().to(device)
+        self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.weight_average else None
         self.buffer = None
         if architecture.precision is not None:
@@ -125,4 +126,4 @@ def sampling_copy(model: HybridModel, dtype: torch.dtype) -> HybridModel:
 @torch.no_grad()
 def refresh(twin: nn.Module, model: nn.Module) -> None:
     """Bring a copy up to date with its model, casting once."""
-    torch._foreach_copy_(list(twin.parameters()), list(model.parameters()))
+    torch._foreach_copy_(tuple(twin.parameters()), tuple(model.parameters()))

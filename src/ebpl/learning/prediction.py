@@ -24,12 +24,14 @@ class Predictions:
     @property
     def labels(self) -> NDArray[np.int64]:
         """The most probable class of each image."""
-        return self.probabilities.argmax(1)
+        best: NDArray[np.int64] = self.probabilities.argmax(1)
+        return best
 
     @property
     def confidences(self) -> NDArray[np.float64]:
         """The probability of that class."""
-        return self.probabilities.max(1)
+        highest: NDArray[np.float64] = self.probabilities.max(1)
+        return highest
 
 
 @torch.no_grad()

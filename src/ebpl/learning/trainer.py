@@ -25,6 +25,7 @@ from ebpl.measuring.classification import accuracy
 from ebpl.methods import METHODS
 from ebpl.model.hybrid import Architecture
 from ebpl.reporting.progress import Progress
+from ebpl.reporting.tensorboard import Board
 from ebpl.runs import Run, describe_model
 from ebpl.seeds import derived_seed, generator
 
@@ -40,6 +41,9 @@ class Trainer:
         self.method = METHODS[settings.method]
         self.device = choose_device(settings)
         self.dtype = choose_dtype(settings, self.device)
+        torch.backends.cudnn.benchmark = (
+            self.device.type == "cuda"
+        )  # shapes never change: find the fastest kernels once
         self.augmentation = data.augment if settings.augment == "auto" else settings.augment
         self._prepare_data()
         architecture = Architecture(
@@ -62,6 +66,8 @@ class Trainer:
         self.best: dict[str, Any] = {}
         self.guard = Guard.of(settings)
         self.seconds = 0.0
+        self.looked = 0
+        """Updates of this epoch that the guard found good and the bar has counted."""
 
     def _prepare_data(self) -> None:
         """Training images on the device, labelled ones first; validation images beside them."""
@@ -97,6 +103,7 @@ class Trainer:
         self._careful()
         self.good = self.learner.state()
         self.saved_at = time.monotonic()
+        self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
         total = sum(phase.epochs for phase in self.schedule) * self.updates
         self.progress.begin(total, len(self.history) * self.updates)
         try:
@@ -109,6 +116,8 @@ class Trainer:
                 self._end_phase()
         finally:
             self.progress.end()
+            if self.board:
+                self.board.close()
 
     def _log_start(self) -> None:
         parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
@@ -130,10 +139,12 @@ class Trainer:
     # --- a phase -----------------------------------------------------------------------------------------------------
 
     def _begin_step(self, phase: Phase) -> None:
-        """Throw the old pseudo-labels away and give new ones to the most confident images; restart if the method does."""
+        """Throw the old pseudo-labels away and label the most confident images anew; restart if the method does."""
         predictions = self._predict(self.pool.images[self.labeled_count :])
         chosen = select(predictions.confidences, phase.step, phase.steps)
-        self._set_pseudo_labels(chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels)))
+        self._set_pseudo_labels(
+            chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels))
+        )
         self._write_pseudo_labels(phase, predictions, chosen)
         if self.method.restart:
             self.learner.initialise("step", phase.step)
@@ -206,7 +217,7 @@ class Trainer:
         update.clear_sums()
         where = f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}"
         means: dict[str, float] = {}
-        looked = 0
+        self.looked = 0
         for i in range(self.updates):
             update.classified.copy_(classified[i])
             update.everything.copy_(everything[i])
@@ -215,8 +226,8 @@ class Trainer:
             if (i + 1) % settings.guard_every == 0 or i + 1 == self.updates:
                 means = dict(zip(TERMS, (update.sums / (i + 1)).tolist(), strict=True))
                 self.guard.look(means["loss"], update.widest_gap.item())
-                self.progress.advance(i + 1 - looked, where, self._facts(means))
-                looked = i + 1
+                self.progress.advance(i + 1 - self.looked, where, self._facts(means))
+                self.looked = i + 1
         return means
 
     def _facts(self, means: dict[str, float]) -> dict[str, float]:
@@ -250,6 +261,8 @@ class Trainer:
             weights = {name: tensor.detach().clone() for name, tensor in self.learner.predictor.state_dict().items()}
             self.best = {"score": score, "phase": phase.name, "epoch": self.epoch, "weights": weights}
         self.run.save_table("metrics.csv", self.history)
+        if self.board:
+            self.board.add(len(self.history), row)
         line = f"{phase.name}, epoch {self.epoch}/{phase.epochs} | " + "  ".join(
             f"{name} {value:.4g}" for name, value in self._facts(means).items()
         )
@@ -266,6 +279,7 @@ class Trainer:
             self.learner.restore(self.good)
             self._save_best()
         log.warning("%s", message)
+        self.progress.advance(-self.looked, f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}", {})
         self.progress.say(message)
         self.learner.restart_chains("healed", self.guard.healed)
         self._careful()
@@ -273,7 +287,7 @@ class Trainer:
     def _careful(self) -> None:
         """Build the update as the guard wants it now."""
         self.learner.set_learning_rate(self.guard.learning_rate)
-        settings = self.settings.changed(sgld_steps=self.guard.sgld_steps)
+        settings = self.guard.careful(self.settings)
         self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)
         self.run_update = runner(self.update)
 
@@ -308,4 +322,3 @@ class Trainer:
             chosen["by"] = "validation accuracy" if self.validation else "last epoch"
             description = describe_model(self.learner.model, self.data, chosen)
             self.run.save_model(self.best["weights"], description)
-

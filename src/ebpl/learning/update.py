@@ -1,7 +1,7 @@
 """One training update, and the ways to run it.
 
-The update exists once, as `Update.__call__`, which reads its batch from fixed tensors. On the CPU it is called; on a GPU
-it is captured once as a CUDA graph and replayed, which spares the launch of thousands of small kernels.
+The update exists once, as `Update.__call__`, which reads its batch from fixed tensors. On the CPU it is called; on a
+GPU it is captured once as a CUDA graph and replayed, which spares the launch of thousands of small kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TERMS = ("loss", "cross_entropy", "energy_images", "energy_samples", "coupling")
 
 @dataclass
 class Pool:
-    """The training images on their device as uint8 (N, C, H, W), and a target distribution for each, changed in place."""
+    """The training images on their device as uint8 (N, C, H, W), each with a target distribution, changed in place."""
 
     images: Tensor
     targets: Tensor
@@ -36,9 +36,7 @@ class Pool:
 class Update:
     """Draw a batch, sample, differentiate, step, average; sums of the loss terms stay on the device until asked for."""
 
-    def __init__(
-        self, learner: Learner, pool: Pool, settings: Settings, augmentation: str, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, learner: Learner, pool: Pool, settings: Settings, augmentation: str, dtype: torch.dtype) -> None:
         self.learner, self.pool, self.settings = learner, pool, settings
         self.augmentation, self.dtype = augmentation, dtype
         device = learner.device
@@ -65,9 +63,7 @@ class Update:
     def __call__(self) -> None:
         """One update on the batch at positions `classified` and `everything` of the pool."""
         learner, settings = self.learner, self.settings
-        classified = augment(
-            self.pool.take(self.classified), self.augmentation, settings.max_shift, self.generator
-        )
+        classified = augment(self.pool.take(self.classified), self.augmentation, settings.max_shift, self.generator)
         images = samples = None
         if learner.buffer is not None:
             samples = self._sample()
@@ -112,8 +108,8 @@ class Update:
     @torch.no_grad()
     def _average(self) -> None:
         if self.learner.average is not None:
-            average = list(self.learner.average.parameters())
-            difference = torch._foreach_sub(list(self.learner.model.parameters()), average)
+            average = tuple(self.learner.average.parameters())
+            difference = torch._foreach_sub(tuple(self.learner.model.parameters()), average)
             torch._foreach_mul_(difference, self.average_weight)
             torch._foreach_add_(average, difference)
 
@@ -132,7 +128,7 @@ def runner(update: Update) -> Callable[[], None]:
 
 def _captured(update: Update) -> Callable[[], None]:
     before = update.learner.state()
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):  # lazy initialisation must not happen during the capture

@@ -52,7 +52,6 @@ class HybridModel(nn.Module):
     def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on given features, in float32 whatever the network computes in."""
         with torch.autocast(features.device.type, enabled=False):
-            features = features.float()
             scores = self.classifier(features)
             if self.gaussian is None:
                 return scores, -torch.logsumexp(scores, 1)

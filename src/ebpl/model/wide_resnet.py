@@ -27,7 +27,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.conv1(F.leaky_relu(x, SLOPE))
-        return self.conv2(F.leaky_relu(inner, SLOPE)) + self.shortcut(x)
+        outer: Tensor = self.conv2(F.leaky_relu(inner, SLOPE))
+        shortcut: Tensor = self.shortcut(x)
+        return outer + shortcut
 
 
 class WideResNet(nn.Module):
@@ -49,7 +51,7 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.stem(x))
-        return F.leaky_relu(x, SLOPE).mean((2, 3))
+        return F.leaky_relu(x, SLOPE).mean((2, 3), dtype=torch.float32)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from ebpl.files import write_atomically
+from ebpl.files import write_bytes
 from ebpl.measuring.calibration import Floats, Labels, expected_calibration_error, reliability
 from ebpl.measuring.classification import accuracy
 
-ACCURACY, GAP, IDEAL = "#3b6fb6", "#d1495b", "#444444"
+ACCURACY, OVER, UNDER, IDEAL = "#3b6fb6", "#e08a94", "#9cc0ea", "#222222"
 
 
 def reliability_diagram(path: Path, results: dict[str, tuple[Floats, Labels]], bins: int = 15) -> None:
@@ -25,18 +26,20 @@ def reliability_diagram(path: Path, results: dict[str, tuple[Floats, Labels]], b
     `results` maps a title to probabilities and true labels. Bins without images are hatched, not drawn as zero.
     """
     figure, axes = plt.subplots(
-        2, len(results), figsize=(4.2 * len(results), 5.2), squeeze=False, sharex=True, height_ratios=[3, 1]
+        2, len(results), figsize=(4.4 * len(results), 5.8), squeeze=False, sharex=True, height_ratios=[3, 1]
     )
     for column, (title, (probabilities, labels)) in enumerate(results.items()):
         known = labels >= 0
         _panel(axes[0, column], axes[1, column], title, probabilities[known], labels[known], bins)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="lower center", ncols=2, fontsize=9, frameon=False)
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("images")
-    figure.tight_layout()
-    try:
-        write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=120, format="png"))
-    finally:
-        plt.close(figure)
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=120, format="png")
+    plt.close(figure)
+    write_bytes(path, drawn.getbuffer())
 
 
 def _panel(top: Any, bottom: Any, title: str, probabilities: Floats, labels: Labels, bins: int) -> None:
@@ -47,12 +50,13 @@ def _panel(top: Any, bottom: Any, title: str, probabilities: Floats, labels: Lab
     x, right, said = centers[filled], found.accuracy[filled], found.confidence[filled]
     top.bar(centers[~filled], 1, width, facecolor="none", edgecolor="#dddddd", hatch="///", label="no images")
     top.bar(x, right, width, color=ACCURACY, edgecolor="white", label="accuracy")
-    gap = np.abs(said - right)
-    top.bar(x, gap, width, np.minimum(right, said), color=GAP, alpha=0.45, edgecolor=GAP, label="gap to confidence")
+    over = np.maximum(said - right, 0)
+    under = np.maximum(right - said, 0)
+    top.bar(x, over, width, right, color=OVER, edgecolor="white", label="over-confident by")
+    top.bar(x, under, width, said, color=UNDER, edgecolor="white", label="under-confident by")
     top.plot([0, 1], [0, 1], "--", color=IDEAL, linewidth=1, label="perfect")
     error = expected_calibration_error(probabilities, labels, bins)
     top.set_title(f"{title}\naccuracy {100 * accuracy(probabilities, labels):.1f} %, ECE {100 * error:.1f} %")
     top.set(xlim=(0, 1), ylim=(0, 1))
-    top.legend(loc="upper left", fontsize=8)
     bottom.bar(centers, found.counts, width, color="#888888", edgecolor="white")
     bottom.set(xlabel="confidence", xlim=(0, 1))

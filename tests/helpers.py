@@ -1,0 +1,68 @@
+"""What several tests need: small data and quick settings."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ebpl.data.images import ImageSet, from_arrays
+from ebpl.settings import Settings, preset
+
+QUICK = ["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "128", "--epochs", "2", "--step-epochs", "1"]
+
+
+def quick(**changes: object) -> Settings:
+    """Settings that train in about a second on `blobs`."""
+    return preset("quick", **{"sgld_steps": 2, "buffer_size": 128, "epochs": 2, "step_epochs": 1, **changes})
+
+
+def blobs(count: int = 150, unlabeled: bool = True, classes: int = 3, seed: int = 0) -> ImageSet:
+    """Images of 8 x 8 with one bright corner each; the corner is the class."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    images = random.integers(0, 60, (count, 8, 8), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        row, column = divmod(int(label), 2)
+        image[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 120
+    given = np.where((np.arange(count) < 5 * classes) | (not unlabeled), labels, -1)
+    return from_arrays(
+        images[: count - 30],
+        given[: count - 30],
+        test_images=images[count - 30 :],
+        test_labels=labels[count - 30 :],
+        name="blobs",
+    )
+
+
+def write_png(path: Path, size: tuple[int, int] = (8, 8), mode: str = "L", value: int = 0) -> Path:
+    """A small image file, with some structure so that no two values give the same one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = (np.add.outer(np.arange(size[1]) * 7, np.arange(size[0]) * 3) + value) % 256
+    Image.fromarray(pixels.astype(np.uint8)).convert(mode).save(path)
+    return path
+
+
+def class_folders(root: Path, labeled: int = 4, unlabeled: int = 6) -> Path:
+    """A folder with two classes and unlabelled images."""
+    for label, base in (("cats", 0), ("dogs", 120)):
+        for i in range(labeled):
+            write_png(root / label / f"{i}.png", value=base + i)
+    for i in range(unlabeled):
+        write_png(root / "unlabeled" / f"{i}.png", value=60 * i)
+    return root
+
+
+def environment() -> dict[str, str]:
+    """One thread for a child process: tests share two cores, and the order of additions must not change."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+def ebpl(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """The real command in a process of its own."""
+    command = [sys.executable, "-m", "ebpl", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment(), timeout=timeout, stdin=subprocess.DEVNULL
+    )

@@ -1,0 +1,51 @@
+"""The captured update against the plain one, on a GPU (make test-gpu)."""
+
+import pytest
+import torch
+
+from ebpl.learning.learner import Learner
+from ebpl.learning.update import Pool, Update, runner
+from ebpl.model.hybrid import Architecture
+from ebpl.settings import preset
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
+]
+
+
+def trained(captured: bool, dtype: torch.dtype, updates: int = 5) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    device = torch.device("cuda")
+    settings = preset("standard", sgld_steps=3, depth=10, width=2, learning_rate=1e-3, gradient_clip=1.0)
+    learner = Learner(Architecture(10, 2, 3, 4, "diagonal"), (3, 16, 16), settings, device)
+    learner.initialise("test")
+    learner.restart_chains("test")
+    numbers = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (200, 3, 16, 16), generator=numbers, dtype=torch.uint8).to(device)
+    targets = torch.softmax(torch.randn(200, 4, generator=numbers), 1).to(device)
+    update = Update(learner, Pool(images, targets), settings, "dihedral", dtype)
+    run = runner(update) if captured else update
+    update.generator.manual_seed(7)
+    for i in range(updates):
+        update.classified.copy_(torch.arange(i, i + 64))
+        update.everything.copy_(torch.arange(i + 50, i + 114))
+        update.average_weight.fill_(learner.next_average_weight())
+        run()
+    return learner.state()["tensors"], update.sums / updates
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_captured_update_gives_the_plain_updates_numbers(dtype: torch.dtype) -> None:
+    plain, plain_sums = trained(False, dtype)
+    captured, captured_sums = trained(True, dtype)
+    torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
+    for name in plain:
+        difference = (captured[name] - plain[name]).float().norm() / (plain[name].float().norm() + 1e-6)
+        assert difference < 0.05, name
+
+
+def test_capturing_does_not_change_the_state() -> None:
+    state, _ = trained(True, torch.bfloat16, updates=0)
+    fresh, _ = trained(False, torch.bfloat16, updates=0)
+    for name in fresh:
+        assert torch.equal(state[name], fresh[name]), name
