@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EbplError as error:
         print(f"ebpl: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("\nebpl: stopped. A training run goes on with: ebpl resume RUN", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"\nebpl: {stop or 'Stopped.'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

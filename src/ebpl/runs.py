@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ebpl.errors import EbplError, RunError, did_you_mean
+from ebpl.errors import EbplError, RunError, WriteError, did_you_mean
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.settings import Settings, read_toml, write_toml
 
@@ -145,9 +145,15 @@ class Run:
             log.addHandler(handler)
             try:
                 yield
+            except WriteError as error:
+                log.error("%s", error)
+                raise WriteError(f"{error} Make room, then go on with: ebpl resume {self.path}") from error
             except EbplError as error:
                 log.error("%s", error)
                 raise
+            except KeyboardInterrupt:
+                log.info("stopped from the keyboard")
+                raise KeyboardInterrupt(f"Stopped. Go on with: ebpl resume {self.path}") from None
             finally:
                 log.removeHandler(handler)
                 with contextlib.suppress(OSError):

@@ -96,7 +96,7 @@ class Settings:
     guard_tries: int = _option(5, "Guard", "how often a diverging run is healed before it gives up", low=0)
     guard_every: int = _option(10, "Guard", "updates between two looks at the losses and energies", low=1)
     guard_gap: float = _option(
-        100.0, "Guard", "energies of images and samples further apart than this are running away", low=0
+        50.0, "Guard", "energies of images and samples further apart than this are running away", low=0
     )
 
     device: Literal["auto", "cpu", "cuda"] = _option("auto", "Machine", "where to compute (auto: the GPU if any)")

@@ -66,6 +66,7 @@ class Trainer:
         self.best: dict[str, Any] = {}
         self.guard = Guard.of(settings)
         self.seconds = 0.0
+        self.healthy = True
         self.looked = 0
         """Updates of this epoch that the guard found good and the bar has counted."""
 
@@ -95,13 +96,14 @@ class Trainer:
         stored = checkpoint.load(self.run.checkpoints)
         if stored is not None:
             self._restore(stored)
+            self.guard = Guard(**stored["guard"])
             log.info("resumed after %d epochs", len(self.history))
         else:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
             self._log_start()
         self._careful()
-        self.good = self.learner.state()
+        self.good = self._snapshot()
         self.saved_at = time.monotonic()
         self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
         total = sum(phase.epochs for phase in self.schedule) * self.updates
@@ -111,9 +113,10 @@ class Trainer:
                 phase = self.schedule[self.phase]
                 if self.epoch == 0 and phase.step:
                     self._begin_step(phase)
-                while self.epoch < phase.epochs:
-                    self._epoch(phase)
-                self._end_phase()
+                if self.epoch < phase.epochs:
+                    self._epoch(phase)  # may go back, even into the phase before
+                if self.epoch >= self.schedule[self.phase].epochs:
+                    self._end_phase()
         finally:
             self.progress.end()
             if self.board:
@@ -148,7 +151,6 @@ class Trainer:
         self._write_pseudo_labels(phase, predictions, chosen)
         if self.method.restart:
             self.learner.initialise("step", phase.step)
-        self.good = self.learner.state()
         right = self._pseudo_label_accuracy(predictions, chosen)
         known = "" if right is None else f", {100 * right:.1f} % of them right"
         message = f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}"
@@ -185,7 +187,8 @@ class Trainer:
     def _end_phase(self) -> None:
         self.phase, self.epoch = self.phase + 1, 0
         self._save_best()
-        self._save_checkpoint()
+        if self.healthy:
+            self._keep(save=True)
 
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -200,9 +203,9 @@ class Trainer:
         self.epoch += 1
         self.seconds += time.monotonic() - started
         self._record(phase, means)
-        self.good = self.learner.state()
-        if time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds:
-            self._save_checkpoint()
+        self.healthy = self.guard.is_healthy(self.update.widest_gap.item())
+        if self.healthy:
+            self._keep(save=time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds)
 
     def _updates(self, phase: Phase) -> dict[str, float]:
         """All updates of an epoch; returns the mean of each loss term."""
@@ -272,16 +275,19 @@ class Trainer:
     # --- safety ------------------------------------------------------------------------------------------------------
 
     def _heal(self, reason: str, phase: Phase) -> None:
-        """Back to the last good state, with fresh chains, a lower rate and more sampling; or give up."""
+        """Back to the last good state, with new random numbers, a lower rate and more sampling; or give up.
+
+        The chains go back too: starting them anew from noise would open the very gap that was running away.
+        """
         try:
             message = self.guard.heal(reason, phase.name, self.epoch + 1)
         finally:
-            self.learner.restore(self.good)
+            undone = len(self.history) - len(self.good["history"])
+            self._restore(self.good)
             self._save_best()
         log.warning("%s", message)
-        self.progress.advance(-self.looked, f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}", {})
+        self.progress.advance(-self.looked - undone * self.updates, phase.name, {})
         self.progress.say(message)
-        self.learner.restart_chains("healed", self.guard.healed)
         self._careful()
 
     def _careful(self) -> None:
@@ -291,29 +297,36 @@ class Trainer:
         self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)
         self.run_update = runner(self.update)
 
-    def _save_checkpoint(self) -> None:
-        state = {
-            "learner": {"tensors": self.learner.tensors(), "averaged_updates": self.learner.averaged_updates},
-            "targets": self.pool.targets,
-            "guard": self.guard.state(),
+    def _snapshot(self) -> dict[str, Any]:
+        """A copy of all that training changes, but for what the guard has learned."""
+        return {
+            "learner": self.learner.state(),
+            "targets": self.pool.targets.clone(),
             "phase": self.phase,
             "epoch": self.epoch,
             "chosen": self.chosen,
             "pseudo_label_accuracy": self.pseudo_label_accuracy,
-            "history": self.history,
+            "history": list(self.history),
             "best": self.best,
             "seconds": self.seconds,
         }
-        checkpoint.save(self.run.checkpoints, len(self.history), state)
-        self.saved_at = time.monotonic()
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.learner.restore(state["learner"])
         self.pool.targets.copy_(state["targets"])
-        self.guard = Guard(**state["guard"])
         self.phase, self.epoch, self.chosen = state["phase"], state["epoch"], state["chosen"]
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
-        self.history, self.best, self.seconds = state["history"], state["best"], state["seconds"]
+        self.history, self.best, self.seconds = list(state["history"]), state["best"], state["seconds"]
+
+    def _keep(self, save: bool) -> None:
+        """Remember this state as the one to go back to, and write it to the disk if it is time.
+
+        Only healthy states are kept, in memory and on the disk alike, so that a resumed run goes back to the same one.
+        """
+        self.good = self._snapshot()
+        if save:
+            checkpoint.save(self.run.checkpoints, len(self.history), {**self.good, "guard": self.guard.state()})
+            self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
         """The best weights so far, in the run directory."""

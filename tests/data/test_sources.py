@@ -1,0 +1,157 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ebpl.data.load import load
+from ebpl.errors import DataError
+from tests.helpers import class_folders, write_png
+
+
+def test_class_folders_with_unlabelled_images(tmp_path: Path) -> None:
+    data = load(class_folders(tmp_path / "pets"))
+    assert data.name == "pets"
+    assert data.classes == ("cats", "dogs")
+    assert data.shape == (1, 8, 8)
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4 + [-1] * 6
+    assert data.train.paths is not None
+    assert data.train.paths[0] == "cats/0.png"
+
+
+def test_train_and_test_folders(tmp_path: Path) -> None:
+    class_folders(tmp_path / "pets" / "train")
+    class_folders(tmp_path / "pets" / "test", labeled=2, unlabeled=0)
+    class_folders(tmp_path / "pets" / "val", labeled=1, unlabeled=0)
+    data = load(tmp_path / "pets")
+    assert data.test is not None
+    assert data.validation is not None
+    assert (len(data.train), len(data.test), len(data.validation)) == (14, 4, 2)
+
+
+def test_images_of_different_sizes_and_modes_become_one_array(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    write_png(root / "cats" / "large.jpg", size=(90, 50), mode="RGB")
+    write_png(root / "dogs" / "palette.png", size=(17, 31), mode="P")
+    write_png(root / "dogs" / "alpha.png", mode="RGBA")
+    write_png(root / "dogs" / "cmyk.jpg", mode="CMYK")
+    assert load(root).shape == (3, 32, 32)
+    assert load(root, image_size=20).shape == (3, 20, 20)
+
+
+def test_sixteen_bit_images_keep_their_contrast(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    deep = np.linspace(1000, 60_000, 64).reshape(8, 8).astype(np.uint16)
+    Image.fromarray(deep).save(root / "cats" / "deep.png")
+    data = load(root)
+    assert data.train.paths is not None
+    pixels = data.train.pixels[data.train.paths.index("cats/deep.png")]
+    assert len(np.unique(pixels)) > 50
+
+
+def test_a_csv_with_labels_paths_and_splits(tmp_path: Path) -> None:
+    for i in range(6):
+        write_png(tmp_path / "images" / f"{i} ä.png", value=40 * i)
+    table = tmp_path / "labels.csv"
+    rows = ["a,train", "b,train", ",train", "a,test", "b,val", ",train"]
+    table.write_text(
+        "\ufeffImage,Label,Split\n" + "\n".join(f'"images/{i} ä.png",{row}' for i, row in enumerate(rows)),
+        encoding="utf-8",
+    )
+    data = load(table)
+    assert data.classes == ("a", "b")
+    assert data.train.labels.tolist() == [0, 1, -1, -1]
+    assert data.test is not None
+    assert data.test.labels.tolist() == [0]
+    assert data.validation is not None
+
+
+def test_an_npz_with_medmnists_keys(tmp_path: Path) -> None:
+    arrays = {f"{part}_images": np.zeros((6, 28, 28, 3), np.uint8) for part in ("train", "val", "test")}
+    arrays |= {f"{part}_labels": np.array([[0], [1], [2]] * 2, np.uint8) for part in ("train", "val", "test")}
+    np.savez(tmp_path / "some.npz", **arrays)
+    data = load(tmp_path / "some.npz")
+    assert data.classes == ("0", "1", "2")
+    assert data.test is not None
+    assert data.validation is not None
+    assert not data.is_benchmark
+
+
+def test_every_unreadable_image_is_named_at_once(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    whole = write_png(root / "cats" / "truncated.png", size=(64, 64))
+    whole.write_bytes(whole.read_bytes()[:200])
+    (root / "dogs" / "empty.png").touch()
+    (root / "dogs" / "text.jpg").write_text("not an image")
+    with pytest.raises(DataError) as raised:
+        load(root)
+    message = str(raised.value)
+    assert "truncated.png" in message
+    assert "empty.png: the file is empty" in message
+    assert "text.jpg: not an image" in message
+
+
+def test_many_unreadable_images_are_counted_not_all_listed(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    for i in range(25):
+        (root / "dogs" / f"bad{i}.png").touch()
+    with pytest.raises(DataError, match="and 15 more"):
+        load(root)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("image,label\nhere.png,a\nnot-here.png,b\n", "line 3: not-here.png"),
+        ("image,label\nhere.png,a\n,b\n", "line 3: \\(empty\\)"),
+        ("file,label\nhere.png,a\n", "no column image"),
+        ("image,label\nhere.png,a\nhere.png,a\n", "one class"),
+        ("image,label\nhere.png,\n", "no image has a label"),
+        ("image,label\n", "no training images"),
+        ("image,label,split\nhere.png,a,later\n", "split is 'later'"),
+        ("", "no column image and label"),
+    ],
+)
+def test_a_csv_that_makes_no_training_set_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    write_png(tmp_path / "here.png")
+    (tmp_path / "labels.csv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "labels.csv")
+
+
+def test_a_csv_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_bytes(b"\xff\xfe\x00\x81" * 20)
+    with pytest.raises(DataError, match="not a CSV"):
+        load(tmp_path / "labels.csv")
+
+
+def test_folders_that_make_no_training_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no images"):
+        load(tmp_path / "empty")
+    write_png(tmp_path / "single" / "cats" / "1.png")
+    with pytest.raises(DataError, match=r"one class \(cats\)"):
+        load(tmp_path / "single")
+
+
+def test_links_that_go_in_circles_do_no_harm(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    (root / "cats" / "again").symlink_to(root, target_is_directory=True)
+    assert len(load(root).train) == 14
+
+
+def test_an_npz_is_never_unpickled(tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "harmed",))
+
+    np.savez(tmp_path / "evil.npz", train_images=np.array([Harm()], dtype=object), train_labels=np.zeros(1))
+    with pytest.raises(DataError, match=r"not a readable \.npz"):
+        load(tmp_path / "evil.npz")
+    assert not (tmp_path / "harmed").exists()
+    (tmp_path / "text.npz").write_text("text")
+    with pytest.raises(DataError, match=r"not a readable \.npz"):
+        load(tmp_path / "text.npz")
+    np.savez(tmp_path / "keys.npz", images=np.zeros(3))
+    with pytest.raises(DataError, match="It holds: images"):
+        load(tmp_path / "keys.npz")

@@ -1,0 +1,137 @@
+"""Real processes are killed at several moments; what they finish with must be what an undisturbed run finishes with."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.helpers import ebpl, environment
+
+OPTIONS = [
+    *["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "256", "--epochs", "3", "--steps", "2"],
+    *["--step-epochs", "2", "--checkpoint-seconds", "0", "--labels-per-class", "4"],
+]
+EPOCHS = 3 + 2 * 2
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ebpl", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def epochs_in(run: Path) -> int:
+    path = run / "metrics.csv"
+    return len(path.read_text().splitlines()) - 1 if path.exists() else 0
+
+
+def kill_when(process: subprocess.Popen[bytes], condition, delay: float = 0.0) -> bool:
+    """SIGKILL as soon as the condition holds, a little later if so wanted; False if it was over before."""
+    deadline = time.monotonic() + 100
+    while process.poll() is None and not condition():
+        assert time.monotonic() < deadline, "the process hangs"
+        time.sleep(0.005)
+    time.sleep(delay)
+    alive = process.poll() is None
+    if alive:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    return alive
+
+
+def result(run: Path) -> dict[str, object]:
+    """All that a run leaves behind, but for times of the clock."""
+    with open(run / "metrics.csv", newline="") as file:
+        metrics = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    final = json.loads((run / "test_metrics.json").read_text())
+    del final["seconds"]
+    return {
+        "metrics": metrics,
+        "final": final,
+        "pseudo_labels": {p.name: p.read_text() for p in (run / "pseudo_labels").iterdir()},
+        "weights": {k: v.numpy().tobytes() for k, v in load_file(run / "best.safetensors").items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    results = {}
+    for name, more in MODES.items():
+        run = tmp_path_factory.mktemp("whole") / name
+        done = ebpl("train", "digits", *OPTIONS, *more, "--run", run)
+        assert done.returncode == 0, done.stderr
+        results[name] = result(run)
+    return results
+
+
+DIVERGING = ["--no-clamp-samples", "--gradient-clip", "0", "--learning-rate", "0.05", "--guard-every", "3"]
+MODES = {
+    "ebpl": ["--pseudo-labels", "soft"],
+    "baseline": ["--method", "curriculum-labeling"],
+    "healed": [*DIVERGING, "--checkpoint-seconds", "0.4"],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(tmp_path: Path, undisturbed, mode: str) -> None:
+    run = tmp_path / "run"
+    # before the first epoch is done; in the initial training; at the first step; between two steps, while files are
+    # being written; near the end
+    moments = [(0, 0.0), (1, 0.05), (3, 0.0), (5, 0.02), (EPOCHS - 1, 0.0)]
+    kills = 0
+    for number, (epochs, delay) in enumerate(moments):
+        process = start(*(["resume", run] if number else ["train", "digits", *OPTIONS, *MODES[mode], "--run", run]))
+        ready = (run / "train.log").exists if epochs == 0 else lambda epochs=epochs: epochs_in(run) >= epochs
+        kills += kill_when(process, ready, delay)
+    assert kills >= 3
+    done = ebpl("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert result(run) == undisturbed[mode]
+    assert len(undisturbed[mode]["metrics"]) == EPOCHS
+    if mode == "healed":
+        assert undisturbed[mode]["final"]["healed_divergences"], "this setting is meant to diverge"
+
+
+def test_a_damaged_checkpoint_costs_an_epoch_not_the_run(tmp_path: Path, undisturbed) -> None:
+    run = tmp_path / "run"
+    process = start("train", "digits", *OPTIONS, *MODES["ebpl"], "--run", run)
+    assert kill_when(process, lambda: epochs_in(run) >= 4)
+    newest = max((run / "checkpoints").glob("epoch-*.pt"))
+    newest.write_bytes(newest.read_bytes()[:1000])
+    done = ebpl("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert "is damaged" in (run / "train.log").read_text()
+    assert result(run) == undisturbed["ebpl"]
+
+
+def test_only_damaged_checkpoints_are_a_message_and_nothing_is_lost(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start("train", "digits", *OPTIONS, *MODES["baseline"], "--run", run)
+    assert kill_when(process, lambda: epochs_in(run) >= 2)
+    metrics = (run / "metrics.csv").read_bytes()
+    for path in (run / "checkpoints").glob("epoch-*.pt"):
+        path.write_bytes(b"damaged")
+    done = ebpl("resume", run)
+    assert done.returncode == 4
+    assert "Every checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run / "metrics.csv").read_bytes() == metrics
+
+
+def test_an_interrupt_from_the_keyboard_ends_cleanly(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "ebpl", "train", "digits", *OPTIONS, "--run", str(run)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and epochs_in(run) < 1:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert f"ebpl resume {run}" in error

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebpl.learning.curriculum import phases, pseudo_targets, select
+from ebpl.learning.prediction import Predictions
+from ebpl.settings import preset
+
+confidences = st.lists(st.floats(0, 1, width=32), max_size=60).map(np.array)
+
+
+@given(confidences, st.integers(1, 6))
+def test_each_step_takes_its_share_most_confident_first(values: np.ndarray, steps: int) -> None:
+    for step in range(1, steps + 1):
+        chosen = select(values, step, steps)
+        assert len(chosen) == len(values) * step // steps
+        assert (np.diff(values[chosen]) <= 0).all()
+        left_out = np.setdiff1d(np.arange(len(values)), chosen)
+        if len(chosen) and len(left_out):
+            assert values[chosen].min() >= values[left_out].max()
+
+
+@given(confidences, st.integers(1, 6))
+def test_the_last_step_takes_everything(values: np.ndarray, steps: int) -> None:
+    assert sorted(select(values, steps, steps).tolist()) == list(range(len(values)))
+
+
+def test_the_papers_rates_are_quarters() -> None:
+    assert [len(select(np.zeros(100), t, 4)) for t in (1, 2, 3, 4)] == [25, 50, 75, 100]
+
+
+def test_ties_are_broken_by_position() -> None:
+    assert select(np.array([0.5, 0.9, 0.5, 0.5]), 1, 2).tolist() == [1, 0]
+
+
+def test_hard_labels_are_the_argmax_and_soft_ones_the_posterior() -> None:
+    predictions = Predictions(np.array([[0.6, 0.4], [0.1, 0.9], [0.5, 0.5]]), np.zeros(3))
+    chosen = np.array([1, 0])
+    assert pseudo_targets(predictions, chosen, "hard").tolist() == [[0, 1], [1, 0]]
+    assert pseudo_targets(predictions, chosen, "soft").tolist() == [[0.1, 0.9], [0.6, 0.4]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("none", ["initial"]), ("soft", ["initial", "step 1 of 2", "step 2 of 2"])]
+)
+def test_the_schedule(kind: str, names: list[str]) -> None:
+    schedule = phases(preset("standard", pseudo_labels=kind, steps=2))
+    assert [phase.name for phase in schedule] == names
+    assert [phase.epochs for phase in schedule] == [120, 20, 20][: len(names)]

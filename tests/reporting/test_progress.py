@@ -1,0 +1,43 @@
+import pytest
+
+from ebpl.reporting.progress import Bar, Lines, duration, terminal_progress, transfer_bar
+
+
+def test_without_a_terminal_there_are_plain_lines_with_the_time_left(capsys) -> None:
+    progress = terminal_progress("blood")
+    assert isinstance(progress, Lines)
+    progress.begin(100, 50)
+    progress.advance(25, "initial, epoch 1/2", {"loss": 1.0})
+    progress.epoch("initial, epoch 1/2 | loss 1")
+    progress.epoch("too soon for another line")
+    progress.say("something happened")
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 2
+    assert printed[0].startswith("blood: initial, epoch 1/2 | loss 1 | ")
+    assert printed[0].endswith(" left")
+    assert "\x1b" not in "".join(printed)
+
+
+def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
+    bar = Bar("blood")
+    bar.begin(10, 0)
+    bar.advance(5, "step 2 of 4, epoch 3/20", {"loss": 0.1234, "val %": 81.5})
+    bar.say("healed [not markup]")
+    bar.end()
+    printed = capsys.readouterr().err
+    assert "step 2 of 4, epoch 3/20" in printed
+    assert "loss 0.123" in printed
+    assert "healed [not markup]" in printed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.6, "1 min 00 s"), (3600, "1 h 00 min"), (90061, "25 h 01 min")]
+)
+def test_durations_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_download_without_a_terminal_is_one_line(capsys) -> None:
+    with transfer_bar("file.npz", 1234, 0) as advance:
+        advance(1000)
+    assert capsys.readouterr().err == "downloading file.npz (1,234 bytes)\n"

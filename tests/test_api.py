@@ -1,0 +1,85 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebpl
+from ebpl.errors import DataError, RunError
+from tests.helpers import blobs, class_folders, quick
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ebpl.Run:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    return ebpl.train("digits", quick(method="curriculum-labeling", pseudo_labels="none"), run=path)
+
+
+def test_evaluating_again_gives_the_metrics_of_the_run(run: ebpl.Run) -> None:
+    again, stored = ebpl.evaluate(run), run.metrics()["metrics"]
+    assert again.keys() == stored.keys()
+    for name in again:
+        assert again[name] == pytest.approx(stored[name], abs=1e-6), name
+
+
+def test_evaluate_and_measure_agree_with_predict(run: ebpl.Run) -> None:
+    test = ebpl.load("digits").test
+    assert test is not None
+    model, _ = run.load_model()
+    assert ebpl.measure(ebpl.predict(model, test.pixels).probabilities, test.labels) == ebpl.evaluate(run.path)
+
+
+def test_other_data_is_measured_by_class_name(run: ebpl.Run) -> None:
+    digits = ebpl.load("digits")
+    assert digits.test is not None
+    keep = np.isin(digits.test.labels, [3, 7])
+    part = digits.test.take(np.flatnonzero(keep))
+    renumbered = dataclasses.replace(part, labels=np.where(part.labels == 3, 0, 1))
+    other = ebpl.ImageSet("three and seven", ("3", "7"), renumbered)
+    model, _ = run.load_model()
+    expected = ebpl.measure(ebpl.predict(model, part.pixels).probabilities, part.labels)
+    assert ebpl.evaluate(run, other) == expected
+
+
+def test_unknown_classes_and_sizes_are_refused(run: ebpl.Run) -> None:
+    digits = ebpl.load("digits")
+    named = dataclasses.replace(digits, classes=(*"012345678", "nine"))
+    with pytest.raises(DataError, match="does not know: nine"):
+        ebpl.evaluate(run, named)
+    larger = ebpl.from_arrays(np.zeros((2, 9, 9), np.uint8), [0, 1])
+    with pytest.raises(DataError, match="9 x 9 pixels, the model was trained on 8 x 8"):
+        ebpl.evaluate(run, larger)
+
+
+def test_data_without_test_images_trains_and_says_how_to_evaluate(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets")
+    run = ebpl.train(folder, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    assert run.metrics()["metrics"] is None
+    with pytest.raises(DataError, match="ebpl evaluate run DATA"):
+        ebpl.evaluate(run)
+    assert ebpl.evaluate(run, folder)["images"] == 8
+
+
+def test_a_finished_run_is_resumed_as_it_is(run: ebpl.Run) -> None:
+    before = (run.path / "metrics.csv").stat().st_mtime_ns
+    assert ebpl.resume(run.path).finished
+    assert (run.path / "metrics.csv").stat().st_mtime_ns == before
+
+
+def test_arrays_must_be_given_again_to_resume() -> None:
+    run = ebpl.Run.create("run", quick(), blobs(), {})
+    with pytest.raises(RunError, match=r"Give them again: ebpl\.resume"):
+        ebpl.resume(run)
+    assert ebpl.resume(run, data=blobs()).finished
+
+
+def test_settings_can_be_changed_by_name() -> None:
+    run = ebpl.train(blobs(), quick(), run="run", method="curriculum-labeling", pseudo_labels="none", epochs=1)
+    assert ebpl.Run("run").settings.epochs == 1
+    assert run.settings.method == "curriculum-labeling"
+
+
+def test_nothing_is_created_when_the_data_does_not_fit() -> None:
+    with pytest.raises(DataError, match="labels per class"):
+        ebpl.train(blobs(), quick(labels_per_class=50), run="run")
+    assert not Path("run").exists()

@@ -1,0 +1,28 @@
+import pytest
+import torch
+
+from ebpl.devices import choose_device, choose_dtype, describe_environment
+from ebpl.errors import UsageError
+from ebpl.settings import preset
+
+
+def test_the_cpu_computes_in_float32_and_a_gpu_in_bfloat16() -> None:
+    settings = preset("standard")
+    assert choose_dtype(settings, torch.device("cpu")) == torch.float32
+    assert choose_dtype(settings, torch.device("cuda")) == torch.bfloat16
+    assert choose_dtype(settings.changed(dtype="float32"), torch.device("cuda")) == torch.float32
+    assert choose_dtype(settings.changed(dtype="bfloat16"), torch.device("cpu")) == torch.bfloat16
+
+
+def test_the_device_asked_for_is_taken_or_refused() -> None:
+    assert choose_device(preset("standard", device="cpu")).type == "cpu"
+    if torch.cuda.is_available():
+        assert choose_device(preset("standard")).type == "cuda"
+    else:
+        assert choose_device(preset("standard")).type == "cpu"
+        with pytest.raises(UsageError, match="no GPU here"):
+            choose_device(preset("standard", device="cuda"))
+
+
+def test_the_environment_names_what_a_result_depends_on() -> None:
+    assert describe_environment().keys() >= {"ebpl", "python", "torch", "numpy", "platform", "gpu", "threads"}

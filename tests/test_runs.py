@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import ebpl
+from ebpl.errors import RunError
+from ebpl.runs import SETTINGS, WEIGHTS, Run, free_path, load_model
+from tests.helpers import blobs, quick
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    return ebpl.train(blobs(), quick(method="curriculum-labeling"), run=path).path
+
+
+def test_a_run_directory_holds_everything(finished: Path) -> None:
+    names = {p.name for p in finished.iterdir()}
+    assert names >= {
+        "settings.toml",
+        "environment.json",
+        "metrics.csv",
+        "train.log",
+        "checkpoints",
+        "pseudo_labels",
+        "best.safetensors",
+        "test_metrics.json",
+        "reliability.png",
+    }
+    assert {p.name for p in (finished / "pseudo_labels").iterdir()} == {f"step-{i}.csv" for i in (1, 2, 3, 4)}
+    environment = json.loads((finished / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert not list(finished.rglob("*.part"))
+
+
+def test_an_existing_directory_is_never_overwritten(finished: Path) -> None:
+    before = (finished / "metrics.csv").read_bytes()
+    with pytest.raises(RunError, match="never overwrites"):
+        ebpl.train(blobs(), quick(), run=finished)
+    assert (finished / "metrics.csv").read_bytes() == before
+
+
+def test_without_a_name_a_free_one_is_found() -> None:
+    paths = [Run.create(None, quick(seed=3), blobs(), {}).path.as_posix() for _ in range(3)]
+    first = "runs/blobs-ebpl-hard-seed3"
+    assert paths == [first, f"{first}-2", f"{first}-3"]
+
+
+def test_a_data_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    import dataclasses
+
+    data = dataclasses.replace(blobs(), name="../../etc/x y")
+    assert Run.create(None, quick(), data, {}).path.parent == Path("runs")
+    assert free_path(tmp_path / "a") != free_path(tmp_path / "a")
+
+
+def test_what_is_not_a_run_is_said_so(tmp_path: Path, finished: Path) -> None:
+    with pytest.raises(RunError, match="not a run directory"):
+        Run(tmp_path)
+    with pytest.raises(RunError, match=r"no run at .*Did you mean run"):
+        Run(finished.with_name("runn"))
+
+
+def test_damaged_settings_are_said_to_be_damaged(tmp_path: Path) -> None:
+    for number, content in enumerate(("[settings]\nepochz = 3\n[data]\nname = 'x'", "", "[settings]\n")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / SETTINGS).write_text(content)
+        with pytest.raises(RunError, match="damaged or of another version"):
+            Run(folder)
+
+
+def test_weights_describe_themselves(finished: Path) -> None:
+    model, description = load_model(finished / WEIGHTS)
+    assert description["classes"] == ["0", "1", "2"]
+    assert description["image_shape"] == [1, 8, 8]
+    scores, _ = model(torch.zeros(1, 1, 8, 8))
+    assert scores.shape == (1, 3)
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "missing", "shape"])
+def test_damaged_weights_are_a_clear_error(tmp_path: Path, finished: Path, damage: str) -> None:
+    path = tmp_path / WEIGHTS
+    content = (finished / WEIGHTS).read_bytes()
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "foreign":
+        save_file({"a": torch.zeros(3)}, path, {"format": "pt"})
+    elif damage == "shape":
+        _, description = load_model(finished / WEIGHTS)
+        description["architecture"]["width"] = 2
+        save_file({"a": torch.zeros(3)}, path, {"ebpl": json.dumps(description)})
+    with pytest.raises(RunError, match="does not exist" if damage == "missing" else "damaged or was not written"):
+        load_model(path)
+
+
+def test_two_processes_cannot_train_the_same_run() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    with run.training(), pytest.raises(RunError, match="another process"), run.training():
+        pass
+
+
+def test_metrics_of_an_unfinished_run_say_how_to_finish_it() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    assert not run.finished
+    with pytest.raises(RunError, match="ebpl resume run"):
+        run.metrics()
+
+
+def test_leftovers_of_a_killed_process_are_removed() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    (run.path / ".metrics.csv.abc.part").write_text("half")
+    (run.checkpoints / ".epoch-1.pt.xyz.part").write_text("half")
+    with run.training():
+        assert not list(run.path.rglob(".*.part"))
