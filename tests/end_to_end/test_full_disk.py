@@ -13,7 +13,7 @@ from tests.helpers import QUICK, ebpl
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)], capture_output=True)
     if mounted.returncode:
         pytest.skip("this machine does not allow mounting a small file system")
     yield disk
@@ -22,7 +22,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_when_there_is_room(small_disk: Path) -> None:
     run, filler = small_disk / "run", small_disk / "filler"
-    filler.write_bytes(b"x" * 2_200_000)
+    filler.write_bytes(b"x" * 11_000_000)
     options = [*QUICK, "--checkpoint-seconds", "0", "--pseudo-labels", "none"]
     full = ebpl("train", "digits", *options, "--run", run)
     assert full.returncode == 6

@@ -1,0 +1,42 @@
+# Everything the project needs is installed here, into .venv, on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: demo test check format readme test-gpu clean
+
+demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
+	$(BIN)/ebpl demo
+
+test: .venv/dev  ## all tests that need no GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+check: .venv/dev  ## style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/dev  ## bring the code into the house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+readme: .venv/core  ## write the numbers in README.md anew from results/
+	$(BIN)/python -m ebpl.experiments.readme
+
+test-gpu:  ## tests that need a GPU, with the Python that is there
+	PYTHONPATH=src python3 -m pytest -m gpu tests
+
+clean:  ## remove what make made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/core: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing into .venv (once)"
+	@$(INSTALL) .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/core
+	@$(INSTALL) '.[dev]'
+	@touch $@

@@ -1,0 +1,56 @@
+"""The ledger: one small JSON for each finished run, with everything needed to know where its numbers come from.
+
+A record's name is a function of its settings and data, so the same experiment overwrites itself and another one never
+does; two ledgers are merged by copying files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ebpl.errors import DataError
+from ebpl.files import write_json
+from ebpl.runs import Run
+
+Record = dict[str, Any]
+
+# where and how often a run was written does not change what it computes
+_INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
+
+
+def record_of(run: Run) -> Record:
+    """What the ledger keeps of a finished run."""
+    data = {key: run.source[key] for key in ("name", "fingerprint")}
+    environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+    environment.pop("command", None)
+    return {"data": data, "settings": run.settings.to_dict(), "environment": environment, "result": run.metrics()}
+
+
+def save(record: Record, folder: Path) -> Path:
+    """Write a record into the ledger; returns its path."""
+    path = folder / f"{name_of(record)}.json"
+    write_json(path, record)
+    return path
+
+
+def name_of(record: Record) -> str:
+    """A readable name that is different for every difference in data or settings."""
+    settings, data = record["settings"], record["data"]
+    telling = {key: value for key, value in settings.items() if key not in _INCIDENTAL and value is not None}
+    digest = hashlib.sha256(json.dumps([data["fingerprint"], telling], sort_keys=True).encode()).hexdigest()[:8]
+    network = f"wrn-{settings['depth']}-{settings['width']}"
+    return f"{data['name']}-{settings['method']}-{settings['pseudo_labels']}-{network}-seed{settings['seed']}-{digest}"
+
+
+def load(folder: Path) -> list[Record]:
+    """All records of a ledger, in the order of their names."""
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            records.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise DataError(f"{path} is not a record of a run: {error}") from error
+    return records

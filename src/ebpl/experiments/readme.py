@@ -1,0 +1,81 @@
+"""The numbers in README.md, made from the ledger: `python -m ebpl.experiments.readme` writes them anew.
+
+Each table stands between two comments that name it; everything else in the file is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ebpl.experiments.ledger import Record, load
+from ebpl.files import write_text
+
+TITLES = {"curriculum-labeling": "baseline", "ebpl": "EBPL"}
+SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
+
+
+def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
+    """Both methods side by side for each seed, as Markdown, with their cost and hardware below."""
+    chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
+    by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
+    seeds = sorted({seed for seed, _ in by_cell})
+    heads = [f"{title}, {name}" for title in TITLES.values() for name in SHOWN.values()]
+    lines = [_row(["seed", *heads]), _row(["---"] * (len(heads) + 1))]
+    for seed in seeds:
+        cells = [_number(by_cell.get((seed, method)), key) for method in TITLES for key in SHOWN]
+        lines.append(_row([str(seed), *cells]))
+    lines += ["", _provenance(chosen)]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(record: Record | None, key: str) -> str:
+    return f"{100 * record['result']['metrics'][key]:.1f}" if record else "not measured"
+
+
+def _provenance(records: Sequence[Record]) -> str:
+    """What was run, on what, for how long."""
+    parts = []
+    for method, title in TITLES.items():
+        seconds = [r["result"]["seconds"] for r in records if r["settings"]["method"] == method]
+        if seconds:
+            parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training")
+    if not records:
+        return "Not measured."
+    first = records[0]
+    network = f"WRN-{first['settings']['depth']}-{first['settings']['width']}"
+    hardware = sorted({r["environment"]["gpu"] or f"{r['environment']['threads']} CPU threads" for r in records})
+    torch = sorted({r["environment"]["torch"] for r in records})
+    return f"({network}; {', '.join(parts)}; {' and '.join(hardware)}; PyTorch {' and '.join(torch)}.)"
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
+    "digits": lambda records: comparison(records, "digits", "hard"),
+    "blood": lambda records: comparison(records, "blood", "none"),
+}
+
+
+def fill(text: str, records: Sequence[Record]) -> str:
+    """The text with every table between its comments made anew."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- results: {name} -->", f"<!-- end: {name} -->"
+        pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+        made = f"{begin}\n{table(records)}\n{end}"
+        text = pattern.sub(lambda _, made=made: made, text)  # type: ignore[misc]
+    return text
+
+
+def main(root: Path) -> None:
+    """Write the tables of `root/README.md` anew from `root/results`."""
+    readme = root / "README.md"
+    write_text(readme, fill(readme.read_text(encoding="utf-8"), load(root / "results")))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path.cwd())

@@ -1,0 +1,36 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import ebpl
+from ebpl.errors import DataError
+from ebpl.experiments import ledger
+from tests.helpers import blobs, quick
+
+
+def test_a_record_holds_result_settings_and_environment(tmp_path: Path) -> None:
+    run = ebpl.train(blobs(), quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    path = ledger.save(ledger.record_of(run), tmp_path / "results")
+    (record,) = ledger.load(tmp_path / "results")
+    assert record["result"] == run.metrics()
+    assert record["settings"]["method"] == "curriculum-labeling"
+    assert record["environment"]["torch"]
+    assert path.name.startswith("blobs-curriculum-labeling-none-wrn-10-1-seed0-")
+    assert str(tmp_path) not in json.dumps(record)
+
+
+def record(**changes: object) -> ledger.Record:
+    return {"data": {"name": "x", "fingerprint": "abc"}, "settings": quick(**changes).to_dict()}
+
+
+def test_other_settings_are_another_record_but_not_how_it_was_written() -> None:
+    names = {ledger.name_of(record(**c)) for c in ({}, {"seed": 1}, {"sgld_noise": 0.02}, {"method": "curriculum-labeling"})}
+    assert len(names) == 4
+    assert ledger.name_of(record(checkpoint_seconds=1.0, tensorboard=True)) == ledger.name_of(record())
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(DataError, match=r"bad\.json"):
+        ledger.load(tmp_path)

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+from ebpl.experiments import ledger
+from ebpl.experiments.readme import TABLES, comparison, fill
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(seed: int, method: str, accuracy: float) -> ledger.Record:
+    return {
+        "data": {"name": "x", "fingerprint": "f"},
+        "settings": {"seed": seed, "method": method, "pseudo_labels": "none", "depth": 16, "width": 4},
+        "environment": {"gpu": None, "threads": 2, "torch": "2.0"},
+        "result": {"metrics": {"accuracy": accuracy, "f_score": 0.5, "ece": 0.1}, "seconds": 7.0},
+    }
+
+
+def test_what_was_not_measured_is_said_so() -> None:
+    table = comparison([record(0, "ebpl", 0.9), record(0, "curriculum-labeling", 0.8), record(1, "ebpl", 0.7)], "x", "none")
+    assert "| 0 | 80.0 | 50.0 | 10.0 | 90.0 | 50.0 | 10.0 |" in table
+    assert "| 1 | not measured | not measured | not measured | 70.0 | 50.0 | 10.0 |" in table
+    assert "2 CPU threads; PyTorch 2.0" in table
+
+
+def test_only_the_tables_are_replaced() -> None:
+    text = "before <!-- results: digits -->old<!-- end: digits --> after"
+    filled = fill(text, [])
+    assert filled.startswith("before <!-- results: digits -->\n")
+    assert filled.endswith("<!-- end: digits --> after")
+    assert "old" not in filled
+
+
+def test_the_readme_shows_what_the_ledger_holds() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in TABLES:
+        assert f"<!-- results: {name} -->" in text
+    assert text == fill(text, ledger.load(ROOT / "results")), "run: make readme"
