@@ -58,6 +58,15 @@ def test_data_without_test_images_trains_and_says_how_to_evaluate(tmp_path: Path
     with pytest.raises(DataError, match="ebpl evaluate run DATA"):
         ebpl.evaluate(run)
     assert ebpl.evaluate(run, folder)["images"] == 8
+    one_class = tmp_path / "dogs only"
+    one_class.mkdir()
+    (folder / "dogs").rename(one_class / "dogs")
+    assert ebpl.evaluate(run, one_class)["images"] == 4
+    nothing = tmp_path / "nothing labelled"
+    nothing.mkdir()
+    (folder / "unlabeled").rename(nothing / "unlabeled")
+    with pytest.raises(DataError, match="no labelled image"):
+        ebpl.evaluate(run, nothing)
 
 
 def test_a_finished_run_is_resumed_as_it_is(run: ebpl.Run) -> None:

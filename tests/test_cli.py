@@ -61,7 +61,7 @@ def test_help_shows_defaults_of_the_presets(capsys: pytest.CaptureFixture[str]) 
         (["trian", "digits"], "There is no command 'trian'. Did you mean train"),
         (["train", "digits", "--method", "ebp"], "method is 'ebp'. Did you mean ebpl"),
         (["train", "digits", "--epochs", "many"], "'many' is not a whole number"),
-        (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be at least 0"),
+        (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be at least 1"),
         (["train", "digits", "--preset", "fast"], "There is no preset 'fast'"),
         (["train", "digits", "--depth", "17"], "Nearest: 16 or 22"),
         (["train", "digits", "--image-size", "0"], "0 is not positive"),

@@ -29,7 +29,7 @@ def test_every_setting_has_a_line_of_help_and_a_group() -> None:
         ({"epoch": 3}, "Did you mean epochs"),
         ({"method": "ebp"}, "Did you mean ebpl"),
         ({"depth": 15}, "6n \\+ 4. Nearest: 10 or 16"),
-        ({"epochs": -1}, "at least 0"),
+        ({"epochs": -1}, "at least 1"),
         ({"epochs": 1.5}, "a whole number"),
         ({"epochs": True}, "a whole number"),
         ({"clamp_samples": 1}, "true or false"),

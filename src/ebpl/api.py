@@ -154,8 +154,10 @@ def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[s
                 f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
             )
         return images.test
-    images = load(data, data_dir=data_dir, image_size=size[1] if size[1] == size[2] else None)
+    images = load(data, data_dir=data_dir, image_size=size[1] if size[1] == size[2] else None, training=False)
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
+    if not part.labeled.any():
+        raise DataError(f"{images.name} has no labelled image to measure on.")
     unknown = set(images.classes) - set(description["classes"])
     if unknown:
         raise DataError(

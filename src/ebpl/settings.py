@@ -57,7 +57,7 @@ class Settings:
         "diagonal", "Network", "shape of the Gaussian head's shared precision matrix"
     )
 
-    epochs: int = _option(120, "Schedule", "epochs of the initial training", low=0)
+    epochs: int = _option(120, "Schedule", "epochs of the initial training", low=1)
     steps: int = _option(4, "Schedule", "curriculum steps T; step t labels the top 100*t/T %% of the images", low=1)
     step_epochs: int = _option(20, "Schedule", "epochs in each curriculum step", low=0)
     batch_size: int = _option(64, "Schedule", "images in each of the classified and the density batch", low=1)
@@ -179,8 +179,8 @@ _HINTS: dict[str, Any] = {}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"depth": 28, "width": 10, "augment": "none", "weight_average": 0.0},
     "standard": {},
-    # Clamped samples and a clipped gradient keep a rate forty times the paper's stable. So short a training ends
-    # under-confident; hard pseudo-labels cure that where soft ones would hand it on.
+    # Clamped samples, a clipped gradient and a penalty on large energies keep a rate forty times the paper's stable.
+    # So short a training ends under-confident; hard pseudo-labels cure that where soft ones would hand it on.
     "quick": {
         "depth": 10,
         "width": 1,
@@ -189,6 +189,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "pseudo_labels": "hard",
         "learning_rate": 4e-3,
         "gradient_clip": 1.0,
+        "energy_penalty": 0.5,
         "weight_average": 0.99,
         "sgld_steps": 5,
         "clamp_samples": True,

@@ -60,7 +60,17 @@ def result(run: Path) -> dict[str, object]:
     }
 
 
-DIVERGING = ["--no-clamp-samples", "--gradient-clip", "0", "--learning-rate", "0.05", "--guard-every", "3"]
+DIVERGING = [
+    "--energy-penalty",
+    "0",
+    "--no-clamp-samples",
+    "--gradient-clip",
+    "0",
+    "--learning-rate",
+    "0.05",
+    "--guard-every",
+    "3",
+]
 MODES = {
     "ebpl": ["--pseudo-labels", "soft"],
     "baseline": ["--method", "curriculum-labeling"],

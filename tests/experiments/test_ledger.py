@@ -25,7 +25,9 @@ def record(**changes: object) -> ledger.Record:
 
 
 def test_other_settings_are_another_record_but_not_how_it_was_written() -> None:
-    names = {ledger.name_of(record(**c)) for c in ({}, {"seed": 1}, {"sgld_noise": 0.02}, {"method": "curriculum-labeling"})}
+    names = {
+        ledger.name_of(record(**c)) for c in ({}, {"seed": 1}, {"sgld_noise": 0.02}, {"method": "curriculum-labeling"})
+    }
     assert len(names) == 4
     assert ledger.name_of(record(checkpoint_seconds=1.0, tensorboard=True)) == ledger.name_of(record())
 

@@ -16,7 +16,9 @@ def record(seed: int, method: str, accuracy: float) -> ledger.Record:
 
 
 def test_what_was_not_measured_is_said_so() -> None:
-    table = comparison([record(0, "ebpl", 0.9), record(0, "curriculum-labeling", 0.8), record(1, "ebpl", 0.7)], "x", "none")
+    table = comparison(
+        [record(0, "ebpl", 0.9), record(0, "curriculum-labeling", 0.8), record(1, "ebpl", 0.7)], "x", "none"
+    )
     assert "| 0 | 80.0 | 50.0 | 10.0 | 90.0 | 50.0 | 10.0 |" in table
     assert "| 1 | not measured | not measured | not measured | 70.0 | 50.0 | 10.0 |" in table
     assert "2 CPU threads; PyTorch 2.0" in table

@@ -32,7 +32,7 @@ def test_each_healing_is_more_careful_than_the_last() -> None:
     assert "initial" in first
     assert "it ran away" in first
     careful = guard.careful(settings)
-    assert (guard.learning_rate, careful.sgld_steps, careful.sgld_step_size) == (0.005, 15, 0.5)
+    assert (guard.learning_rate, careful.sgld_steps, careful.energy_penalty) == (0.005, 15, 0.5)
     assert careful.clamp_samples
     assert careful.gradient_clip == 1.0
     guard.heal("again", "initial", 3)

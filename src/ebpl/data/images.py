@@ -94,10 +94,11 @@ def from_arrays(
     validation_labels: Any = None,
     classes: tuple[str, ...] | None = None,
     name: str = "arrays",
+    training: bool = True,
 ) -> ImageSet:
     """An `ImageSet` from arrays; label -1 means unlabelled.
 
-    Images are (N, H, W) or (N, H, W, C) with C of 1 or 3: uint8, or floating point in [0, 1].
+    With `training` it must be possible to train on them: at least two classes, each with a label. Images are (N, H, W) or (N, H, W, C) with C of 1 or 3: uint8, or floating point in [0, 1].
 
     >>> import numpy as np
     >>> data = from_arrays(np.zeros((4, 8, 8)), [0, 1, -1, -1])
@@ -121,7 +122,8 @@ def from_arrays(
     if highest >= len(classes):
         raise DataError(f"{name}: label {highest} has no class name; there are {len(classes)} classes.")
     data = ImageSet(name, classes, train, test, validation)
-    check(data)
+    if training:
+        check(data)
     return data
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ebpl.data.images import ImageSet
+from ebpl.data.images import ImageSet, check
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import DataError, did_you_mean
 
@@ -16,8 +16,9 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
     download: bool = True,
+    training: bool = True,
 ) -> ImageSet:
-    """Images from wherever they are.
+    """Images from wherever they are; with `training`, only if a classifier can be trained on them.
 
     >>> load("digits").shape
     (1, 8, 8)
@@ -29,14 +30,18 @@ def load(
     if str(data) in BENCHMARK_NAMES:
         return benchmarks.load_benchmark(str(data), Path(data_dir) if data_dir else None, download=download)
     path = Path(data)
-    if path.is_dir():
-        return sources.from_folder(path, image_size)
-    if path.is_file():
-        if path.suffix.lower() == ".csv":
-            return sources.from_csv(path, image_size)
-        if path.suffix.lower() == ".npz":
-            return sources.from_npz(path)
-        raise DataError(f"{path} is neither a folder, nor a .csv, nor an .npz file.")
+    if path.exists():
+        if path.is_dir():
+            images = sources.from_folder(path, image_size)
+        elif path.suffix.lower() == ".csv":
+            images = sources.from_csv(path, image_size)
+        elif path.suffix.lower() == ".npz":
+            images = sources.from_npz(path)
+        else:
+            raise DataError(f"{path} is neither a folder, nor a .csv, nor an .npz file.")
+        if training:
+            check(images)
+        return images
     if os.sep in str(data) or path.suffix:
         raise DataError(f"{path} does not exist. Give a folder of class folders, a CSV, or an .npz file.")
     hint = did_you_mean(str(data), BENCHMARK_NAMES)

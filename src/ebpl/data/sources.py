@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.images import UNLABELED, Images, ImageSet, check, from_arrays
+from ebpl.data.images import UNLABELED, Images, ImageSet, from_arrays
 from ebpl.errors import DataError
 
 log = logging.getLogger("ebpl")
@@ -114,6 +114,7 @@ def from_npz(path: Path) -> ImageSet:
         validation_images=arrays.get("val_images"),
         validation_labels=arrays.get("val_labels"),
         name=path.stem,
+        training=False,
     )
 
 
@@ -144,9 +145,7 @@ def _read(name: str, root: Path, listing: Listing, image_size: int | None) -> Im
         parts[part] = Images(pixels, np.array([number[label] for _, label in entries], np.int64), paths)
     if "train" not in parts:
         raise DataError(f"{root} holds no training images.")
-    data = ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"))
-    check(data)
-    return data
+    return ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"))
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -11,9 +11,9 @@ from ebpl.settings import Settings
 
 RATE_FACTOR = 0.5
 CLIP = 1.0
+PENALTY = 0.5
 HEALTHY = 0.1
 SAMPLING_FACTOR = 1.5
-STEP_FACTOR = 0.5
 
 
 class RanAway(Exception):
@@ -28,7 +28,6 @@ class Guard:
     gap: float
     learning_rate: float
     sgld_steps: int
-    sgld_step_size: float
     healed: int = 0
     """How often this run was healed; also makes the random numbers of a retry new."""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -36,13 +35,7 @@ class Guard:
     @classmethod
     def of(cls, settings: Settings) -> Guard:
         """A guard at the start of a run."""
-        return cls(
-            settings.guard_tries,
-            settings.guard_gap,
-            settings.learning_rate,
-            settings.sgld_steps,
-            settings.sgld_step_size,
-        )
+        return cls(settings.guard_tries, settings.guard_gap, settings.learning_rate, settings.sgld_steps)
 
     def look(self, loss: float, widest_gap: float) -> None:
         """Raise `RanAway` if the loss is not a number or the energies of images and samples have come apart."""
@@ -58,13 +51,15 @@ class Guard:
     def careful(self, settings: Settings) -> Settings:
         """The settings to go on with: as given, or more careful once the run has been healed.
 
-        Most divergences are the sampler's: where the energy has become steep, a step overshoots and the chain flies
-        off. Clamped samples cannot fly far, and shorter steps do not overshoot.
+        Divergence is a race that the sampler loses: the energies move faster than the chains can follow, or become so
+        steep that a step overshoots. The penalty on squared energies bounds how far apart images and samples can be
+        pushed, and clamped samples cannot fly off.
         """
-        settings = settings.changed(sgld_steps=self.sgld_steps, sgld_step_size=self.sgld_step_size)
+        settings = settings.changed(sgld_steps=self.sgld_steps)
         if self.healed:
             clip = min(settings.gradient_clip or CLIP, CLIP)
-            settings = settings.changed(clamp_samples=True, gradient_clip=clip)
+            penalty = max(settings.energy_penalty, PENALTY)
+            settings = settings.changed(clamp_samples=True, gradient_clip=clip, energy_penalty=penalty)
         return settings
 
     def heal(self, reason: str, phase: str, epoch: int) -> str:
@@ -79,13 +74,12 @@ class Guard:
         self.healed += 1
         self.learning_rate *= RATE_FACTOR
         self.sgld_steps = math.ceil(self.sgld_steps * SAMPLING_FACTOR)
-        self.sgld_step_size *= STEP_FACTOR
         event = {"phase": phase, "epoch": epoch, "reason": reason}
         self.events.append({**event, "learning_rate": self.learning_rate, "sgld_steps": self.sgld_steps})
         return (
             f"diverged in phase {phase!r}, epoch {epoch}: {reason}. Going back to the last good state, and on with "
-            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps of {self.sgld_step_size:.3g}, "
-            f"clamped samples, a clipped gradient and new random numbers (try {self.healed} of {self.tries})"
+            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps, clamped samples, a "
+            f"clipped gradient, an energy penalty and new random numbers (try {self.healed} of {self.tries})"
         )
 
     def state(self) -> dict[str, Any]:

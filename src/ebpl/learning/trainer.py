@@ -80,7 +80,7 @@ class Trainer:
         self.unlabeled_index = parts.unlabeled
         held_out = data.train.take(parts.validation)
         if len(held_out) == 0 and data.validation is not None:
-            held_out = data.validation
+            held_out = data.validation.take(np.flatnonzero(data.validation.labeled))
         self.validation = held_out if len(held_out) else None
         targets = torch.zeros(len(order), len(data.classes))
         labels = torch.from_numpy(data.train.labels[parts.labeled])
@@ -124,20 +124,20 @@ class Trainer:
 
     def _log_start(self) -> None:
         parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
-        chosen_by = f"{len(self.validation)} validation" if self.validation else "no validation (last weights are kept)"
-        shape = " x ".join(str(n) for n in self.data.shape)
-        log.info("%s: %s, %s images, %s; %d classes", self.data.name, parts, chosen_by, shape, len(self.data.classes))
-        log.info(
-            "%s, WRN-%d-%d, %s parameters, %s on %s, augmentation %s, %d updates an epoch",
-            self.settings.method,
-            self.settings.depth,
-            self.settings.width,
-            f"{self.learner.model.sizes()['parameters']:,}",
-            str(self.dtype).removeprefix("torch."),
-            self.device,
-            self.augmentation,
-            self.updates,
+        chosen_by = (
+            f"{len(self.validation)} validation" if self.validation else "no validation (the last weights count)"
         )
+        shape = " x ".join(str(n) for n in self.data.shape)
+        settings = self.settings
+        network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.sizes()['parameters']:,} parameters"
+        numbers = str(self.dtype).removeprefix("torch.")
+        for line in (
+            f"{self.data.name}: {parts}, {chosen_by} images of {shape}; {len(self.data.classes)} classes",
+            f"{settings.method}, {network}, {numbers} on {self.device}, augmentation {self.augmentation}, "
+            f"{self.updates} updates an epoch; run directory {self.run.path}",
+        ):
+            log.info("%s", line)
+            self.progress.say(line)
 
     # --- a phase -----------------------------------------------------------------------------------------------------
 
