@@ -98,7 +98,8 @@ def from_arrays(
 ) -> ImageSet:
     """An `ImageSet` from arrays; label -1 means unlabelled.
 
-    With `training` it must be possible to train on them: at least two classes, each with a label. Images are (N, H, W) or (N, H, W, C) with C of 1 or 3: uint8, or floating point in [0, 1].
+    Images are (N, H, W) or (N, H, W, C) with C of 1 or 3: uint8, or floating point in [0, 1]. With `training` it must
+    be possible to train on them: at least two classes, each with a label.
 
     >>> import numpy as np
     >>> data = from_arrays(np.zeros((4, 8, 8)), [0, 1, -1, -1])

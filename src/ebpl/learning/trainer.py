@@ -125,14 +125,14 @@ class Trainer:
     def _log_start(self) -> None:
         parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
         chosen_by = (
-            f"{len(self.validation)} validation" if self.validation else "no validation (the last weights count)"
+            f"{len(self.validation)} more choose the weights" if self.validation else "the last weights are kept"
         )
         shape = " x ".join(str(n) for n in self.data.shape)
         settings = self.settings
         network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.sizes()['parameters']:,} parameters"
         numbers = str(self.dtype).removeprefix("torch.")
         for line in (
-            f"{self.data.name}: {parts}, {chosen_by} images of {shape}; {len(self.data.classes)} classes",
+            f"{self.data.name}: {parts} images of {shape} in {len(self.data.classes)} classes; {chosen_by}",
             f"{settings.method}, {network}, {numbers} on {self.device}, augmentation {self.augmentation}, "
             f"{self.updates} updates an epoch; run directory {self.run.path}",
         ):
