@@ -37,6 +37,11 @@ def blobs(count: int = 150, unlabeled: bool = True, classes: int = 3, seed: int 
     )
 
 
+def random_images(count: int, *shape: int) -> np.ndarray:
+    """The same random pixels whenever they are asked for."""
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
 def write_png(path: Path, size: tuple[int, int] = (8, 8), mode: str = "L", value: int = 0) -> Path:
     """A small image file, with some structure so that no two values give the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -184,7 +184,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "depth": 10,
         "width": 1,
-        "epochs": 40,
+        "epochs": 30,
         "step_epochs": 6,
         "pseudo_labels": "hard",
         "learning_rate": 4e-3,

@@ -19,5 +19,5 @@ def test_every_measure_has_a_name_and_words() -> None:
 
 
 def test_the_direction_of_a_wrong_confidence_is_said() -> None:
-    assert in_words("overconfidence", 0.123) == "+12.3 % (over-confident)"
-    assert in_words("overconfidence", -0.05) == "-5.0 % (under-confident)"
+    assert in_words("overconfidence", 0.123) == "+12.3 % (over)"
+    assert in_words("overconfidence", -0.05) == "-5.0 % (under)"

@@ -7,7 +7,7 @@ def test_a_table_has_a_column_for_each_result(capsys) -> None:
     results = {name: measure(*random_predictions(seed, 60, 3, 2.0)) for seed, name in enumerate(("EBPL", "baseline"))}
     show(measures_table("some data", results))
     printed = capsys.readouterr().out
-    for text in ("some data", "EBPL", "baseline", "macro F-score", "confident)"):
+    for text in ("some data", "EBPL", "baseline", "macro F-score", "over)"):
         assert text in printed
 
 

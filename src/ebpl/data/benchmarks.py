@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
-import pickle
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebpl.data.download import RemoteFile, fetch
+from ebpl.data.formats import CIFAR_FOLDER, Arrays, read_cifar, read_fashion, read_svhn
 from ebpl.data.images import ImageSet, from_arrays
 from ebpl.data.sources import read_arrays
 from ebpl.errors import DataError
 
-Arrays = dict[str, NDArray[Any]]
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -123,105 +117,6 @@ def _digits() -> ImageSet:
         pixels[train], labels[train], test_images=pixels[test], test_labels=labels[test], classes=classes, name="digits"
     )
     return ImageSet("digits", classes, data.train, data.test, None, labels_per_class=5, augment="none")
-
-
-# --- official file formats -------------------------------------------------------------------------------------------
-
-CIFAR_FOLDER = "cifar-10-batches-py"
-CIFAR_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles CIFAR-10's batches: dictionaries, numbers, strings and plain arrays, and nothing that can do harm."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}:
-            return np.zeros(0).__reduce__()[0]
-        if (module, name) == ("numpy", "ndarray"):
-            return np.ndarray
-        if (module, name) == ("numpy", "dtype"):
-            return np.dtype
-        if (module, name) == ("_codecs", "encode"):
-            import codecs
-
-            return codecs.encode
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no CIFAR-10 batch does")
-
-
-def read_cifar(folder: Path) -> Arrays:
-    """CIFAR-10's python batches, from the archive or unpacked."""
-    archive = folder / "cifar-10-python.tar.gz"
-    unpacked = folder / CIFAR_FOLDER
-
-    def contents() -> dict[str, bytes]:
-        wanted = [*CIFAR_BATCHES, "test_batch"]
-        if (unpacked / "test_batch").is_file():
-            return {name: (unpacked / name).read_bytes() for name in wanted}
-        with tarfile.open(archive) as tar:
-            found = {}
-            for name in wanted:
-                member = tar.extractfile(f"{CIFAR_FOLDER}/{name}")
-                if member is None:
-                    raise KeyError(name)
-                found[name] = member.read()
-            return found
-
-    def batch(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        stored = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
-        images = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        return images, np.asarray(stored[b"labels"], np.int64)
-
-    try:
-        raw = contents()
-        train = [batch(raw[name]) for name in CIFAR_BATCHES]
-        test = batch(raw["test_batch"])
-    except Exception as error:
-        raise DataError(
-            f"The CIFAR-10 files in {folder} are damaged: {error}. Remove them to get them anew."
-        ) from error
-    return {
-        "train_images": np.concatenate([images for images, _ in train]),
-        "train_labels": np.concatenate([labels for _, labels in train]),
-        "test_images": test[0],
-        "test_labels": test[1],
-    }
-
-
-def read_svhn(folder: Path) -> Arrays:
-    """SVHN's cropped digits in MATLAB's format, where label 10 is the digit 0."""
-    from scipy.io import loadmat
-
-    arrays = {}
-    for part in ("train", "test"):
-        path = folder / f"{part}_32x32.mat"
-        try:
-            stored = loadmat(path)
-            arrays[f"{part}_images"] = stored["X"].transpose(3, 0, 1, 2)
-            arrays[f"{part}_labels"] = stored["y"].ravel().astype(np.int64) % 10
-        except Exception as error:
-            raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
-    return arrays
-
-
-def read_fashion(folder: Path) -> Arrays:
-    """Fashion-MNIST's gzipped idx files."""
-    arrays = {}
-    for part, prefix in (("train", "train"), ("test", "t10k")):
-        arrays[f"{part}_images"] = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
-        arrays[f"{part}_labels"] = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
-    return arrays
-
-
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An array of bytes in LeCun's idx format, gzipped."""
-    try:
-        raw = gzip.decompress(path.read_bytes())
-        if raw[:3] != b"\0\0\x08":
-            raise ValueError("it does not begin as an idx file of bytes")
-        shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-    except Exception as error:
-        raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
 
 
 def _medmnist_reader(name: str) -> Callable[[Path], Arrays]:

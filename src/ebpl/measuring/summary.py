@@ -51,7 +51,7 @@ def in_words(name: str, value: float) -> str:
         return f"{value:.3f}"
     text = f"{100 * value:.1f} %"
     if name == "overconfidence":
-        text = f"{100 * value:+.1f} % ({'over' if value > 0 else 'under'}-confident)"
+        text = f"{100 * value:+.1f} % ({'over' if value > 0 else 'under'})"
     return text
 
 
