@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 
 import ebpl
 from ebpl.errors import DataError, RunError
+from ebpl.reporting.progress import Silent
 from tests.helpers import blobs, class_folders, quick
 
 
@@ -92,3 +94,42 @@ def test_nothing_is_created_when_the_data_does_not_fit() -> None:
     with pytest.raises(DataError, match="labels per class"):
         ebpl.train(blobs(), quick(labels_per_class=50), run="run")
     assert not Path("run").exists()
+
+
+def test_data_that_is_only_for_testing_can_be_measured_on(run: ebpl.Run, tmp_path: Path) -> None:
+    test = ebpl.load("digits").test
+    assert test is not None
+    np.savez(tmp_path / "test.npz", test_images=test.pixels, test_labels=test.labels)
+    assert ebpl.evaluate(run, tmp_path / "test.npz") == ebpl.evaluate(run)
+    with pytest.raises(DataError, match="no training images"):
+        ebpl.train(tmp_path / "test.npz", quick(), run="run")
+
+
+def test_numbered_classes_are_positions_where_the_model_has_names(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets")
+    run = ebpl.train(folder, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    data = ebpl.load(folder)
+    labeled = data.train.take(np.flatnonzero(data.train.labeled))
+    numbered = ebpl.from_arrays(labeled.pixels, labeled.labels)
+    assert ebpl.evaluate(run, numbered) == ebpl.evaluate(run, folder)
+
+
+def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    run = ebpl.Run.create("run", quick(method="curriculum-labeling", pseudo_labels="none"), blobs(), {})
+    environment = run.environment()
+    (run.path / "environment.json").write_text(json.dumps({**environment, "threads": before + 1, "device": "cuda"}))
+    seen = []
+
+    class Watch(Silent):
+        def say(self, text: str) -> None:
+            seen.append(text)
+
+        def epoch(self, line: str) -> None:
+            assert torch.get_num_threads() == before + 1
+
+    ebpl.resume(run, data=blobs(), progress=Watch())
+    assert torch.get_num_threads() == before
+    assert "The run was started with device cuda and goes on here with cpu." in seen or torch.cuda.is_available()

@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from ebpl.cli import build_parser, main
 from ebpl.settings import Settings
-from tests.helpers import QUICK, class_folders, ebpl
+from tests.helpers import QUICK, class_folders, ebpl, environment
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -136,3 +138,25 @@ def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:
     code, _, error = run(capsys, "train", "digits", *QUICK)
     assert code == 130
     assert "ebpl resume here" in error
+
+
+def test_too_little_memory_is_a_message(capsys) -> None:
+    code, _, error = run(capsys, "train", "digits", *QUICK, "--buffer-size", 10**12, "--run", "run")
+    assert code == 1
+    assert "not enough memory" in error
+    assert "--buffer-size" in error
+
+
+def test_a_file_that_may_not_be_read_is_a_message(capsys, monkeypatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "secret.csv")
+
+    monkeypatch.setattr("ebpl.api.train", refused)
+    code, _, error = run(capsys, "train", "digits", *QUICK)
+    assert (code, error) == (3, "ebpl: secret.csv: Permission denied\n")
+
+
+def test_a_reader_that_goes_away_does_not_stop_training() -> None:
+    command = f"{sys.executable} -m ebpl train digits {' '.join(QUICK)} --method curriculum-labeling --run run"
+    subprocess.run(["bash", "-c", f"{command} 2>&1 | head -n 1"], env=environment(), check=True, capture_output=True)
+    assert Path("run/test_metrics.json").is_file()

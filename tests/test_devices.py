@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ebpl.devices import choose_device, choose_dtype, describe_environment
+from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
 from ebpl.errors import UsageError
 from ebpl.settings import preset
 
@@ -25,4 +25,22 @@ def test_the_device_asked_for_is_taken_or_refused() -> None:
 
 
 def test_the_environment_names_what_a_result_depends_on() -> None:
-    assert describe_environment().keys() >= {"ebpl", "python", "torch", "numpy", "platform", "gpu", "threads"}
+    described = describe_environment(preset("quick", device="cpu"))
+    assert described.keys() >= {
+        "ebpl",
+        "python",
+        "torch",
+        "numpy",
+        "platform",
+        "gpu",
+        "threads",
+        "device",
+        "dtype",
+    }
+
+
+def test_the_number_of_threads_is_put_back() -> None:
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before

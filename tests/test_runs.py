@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import ebpl
-from ebpl.errors import RunError
+from ebpl.errors import RunError, UsageError
 from ebpl.runs import SETTINGS, WEIGHTS, Run, free_path, load_model
 from tests.helpers import blobs, quick
 
@@ -33,6 +34,7 @@ def test_a_run_directory_holds_everything(finished: Path) -> None:
     assert {p.name for p in (finished / "pseudo_labels").iterdir()} == {f"step-{i}.csv" for i in (1, 2, 3, 4)}
     environment = json.loads((finished / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
+    assert "initial, epoch 2/2" in (finished / "train.log").read_text()
     assert not list(finished.rglob("*.part"))
 
 
@@ -113,6 +115,31 @@ def test_metrics_of_an_unfinished_run_say_how_to_finish_it() -> None:
 def test_leftovers_of_a_killed_process_are_removed() -> None:
     run = Run.create("run", quick(), blobs(), {})
     (run.path / ".metrics.csv.abc.part").write_text("half")
+    run.checkpoints.mkdir()
     (run.checkpoints / ".epoch-1.pt.xyz.part").write_text("half")
     with run.training():
         assert not list(run.path.rglob(".*.part"))
+        being_written = run.checkpoints / ".epoch-2.pt.xyz.part"
+        being_written.write_text("half")
+        with pytest.raises(RunError, match="another process"), run.training():
+            pass
+        assert being_written.exists()
+
+
+def test_what_cannot_be_trained_leaves_no_directory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="no GPU"):
+            ebpl.train(blobs(), quick(device="cuda"), run="run")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UsageError, match="tensorboard"):
+        ebpl.train(blobs(), quick(tensorboard=True), run="run")
+    assert not Path("run").exists()
+
+
+def test_edited_settings_that_do_not_fit_the_checkpoint_are_said_so() -> None:
+    run = ebpl.train(blobs(), quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    (run.path / "test_metrics.json").unlink()
+    settings = run.path / SETTINGS
+    settings.write_text(settings.read_text().replace("weight_average = 0.99", "weight_average = 0.0"))
+    with pytest.raises(RunError, match="settings of the run edited"):
+        ebpl.resume("run", data=blobs())

@@ -37,6 +37,8 @@ def test_every_setting_has_a_line_of_help_and_a_group() -> None:
         ({"restart_probability": 2}, "between 0 and 1"),
         ({"chains": 20_000}, "buffer"),
         ({"seed": None}, "needs a value"),
+        ({"guard_gap": float("inf")}, "a finite number"),
+        ({"learning_rate": float("nan")}, "a finite number"),
     ],
 )
 def test_a_wrong_setting_is_an_error_that_says_what_is_right(changes: dict, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,20 @@ from ebpl.data.images import Images, ImageSet
 from ebpl.data.load import load
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.data.split import split_for
+from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
 from ebpl.errors import DataError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
+from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure
 from ebpl.reporting.progress import Progress, Silent
+from ebpl.reporting.tensorboard import writer_class
 from ebpl.runs import TEST_METRICS, Run
 from ebpl.settings import Settings, preset
 
 if TYPE_CHECKING:
     from ebpl.learning.trainer import Trainer
+    from ebpl.model.hybrid import HybridModel
 
 Data = str | os.PathLike[str] | ImageSet
 
@@ -46,9 +51,13 @@ def train(
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
     """
-    chosen = (settings or default_settings()).changed(**changes)
+    chosen = (settings or default_settings(changes.get("device", "auto"))).changed(**changes)
     images = load(data, data_dir=data_dir, image_size=image_size)
-    split_for(images, chosen)  # fails before a run directory is made
+    # whatever can fail without training fails before a run directory is made
+    split_for(images, chosen)
+    choose_device(chosen)
+    if chosen.tensorboard:
+        writer_class()
     source = _source(data, data_dir, image_size)
     return _train(Run.create(Path(run) if run else None, chosen, images, source), images, progress)
 
@@ -56,7 +65,15 @@ def train(
 def resume(run: Run | str | os.PathLike[str], *, data: ImageSet | None = None, progress: Progress | None = None) -> Run:
     """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is."""
     run = _opened(run)
-    return run if run.finished else _train(run, run.load_data(data), progress)
+    if run.finished:
+        return run
+    progress = progress or Silent()
+    then, now = run.environment(), describe_environment(run.settings)
+    for name in ("device", "dtype"):
+        if then.get(name, now[name]) != now[name]:
+            progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
+    with threads(then.get("threads", now["threads"])):
+        return _train(run, run.load_data(data), progress)
 
 
 def evaluate(
@@ -77,14 +94,24 @@ def evaluation(
     run = _opened(run)
     model, description = run.load_model()
     images = _test_images(run, data, data_dir, description)
-    return _evaluation(predict(model, images.pixels).probabilities, images, description)
+    return _evaluation(_predicted(model, run.settings, images), images, description)
 
 
-def default_settings() -> Settings:
+def default_settings(device: str = "auto") -> Settings:
     """The preset that fits this machine: `standard` with a GPU, `quick` without."""
     import torch
 
-    return preset("standard" if torch.cuda.is_available() else "quick")
+    return preset("standard" if torch.cuda.is_available() and device != "cpu" else "quick")
+
+
+def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats:
+    """Probabilities, computed as training would compute them here; a GPU run's weights work without a GPU too."""
+    import torch
+
+    if not torch.cuda.is_available():
+        settings = settings.changed(device="cpu")
+    device = choose_device(settings)
+    return predict(model.to(device), images.pixels, choose_dtype(settings, device)).probabilities
 
 
 def _opened(run: Run | str | os.PathLike[str]) -> Run:
@@ -115,8 +142,7 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     model, description = run.load_model()
     result: dict[str, Any] = {"metrics": None, "chosen": description["chosen"]}
     if images.test is not None and images.test.labeled.any():
-        model.to(trainer.device)
-        probabilities = predict(model, images.test.pixels, trainer.dtype).probabilities
+        probabilities = _predicted(model, run.settings, images.test)
         result = _evaluation(probabilities, images.test, description)
         draw_reliability(run.path / "reliability.png", {run.settings.method: (probabilities, images.test.labels)})
     result["seconds"] = round(trainer.seconds, 1)
@@ -124,7 +150,7 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     write_json(run.path / TEST_METRICS, result)
 
 
-def draw_reliability(path: Path, results: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]]) -> None:
     """A reliability diagram of each result, if matplotlib is there."""
     import logging
 
@@ -136,7 +162,7 @@ def draw_reliability(path: Path, results: dict[str, tuple[np.ndarray, np.ndarray
     reliability_diagram(path, results)
 
 
-def _evaluation(probabilities: np.ndarray, images: Images, description: dict[str, Any]) -> dict[str, Any]:
+def _evaluation(probabilities: Floats, images: Images, description: dict[str, Any]) -> dict[str, Any]:
     return {
         "metrics": measure(probabilities, images.labels),
         "reliability": by_bin(probabilities, images.labels),
@@ -158,11 +184,15 @@ def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[s
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
-    unknown = set(images.classes) - set(description["classes"])
+    names = description["classes"]
+    numbered = list(images.classes) == [str(i) for i in range(len(images.classes))]
+    if numbered and not set(images.classes) & set(names):  # arrays have no class names: their numbers are positions
+        images = replace(images, classes=tuple(names[: len(images.classes)]))
+    unknown = set(images.classes) - set(names)
     if unknown:
         raise DataError(
             f"{images.name} has classes the model does not know: {', '.join(sorted(unknown))}. "
-            f"It knows: {', '.join(description['classes'])}."
+            f"It knows: {', '.join(names)}."
         )
     part = part.with_channels(size[0])
     if list(images.shape[1:]) != size[1:]:
@@ -170,5 +200,5 @@ def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[s
             f"{images.name} has images of {images.shape[1]} x {images.shape[2]} pixels, the model was trained on "
             f"{size[1]} x {size[2]}."
         )
-    number = np.array([description["classes"].index(name) for name in images.classes] + [-1])
+    number = np.array([names.index(name) for name in images.classes] + [-1])
     return Images(part.pixels, number[part.labels], part.paths)

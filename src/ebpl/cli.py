@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ebpl import __version__
-from ebpl.errors import EbplError, UsageError, did_you_mean
+from ebpl.errors import DataError, EbplError, UsageError, did_you_mean
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
 
 INTERRUPTED = 130
@@ -48,11 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ebpl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
-        print(f"\nebpl: {stop or 'Stopped.'}", file=sys.stderr)
+        print(f"\nebpl: {str(stop) or 'Stopped.'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"ebpl: {error.filename or 'The system'}: {error.strerror or error}", file=sys.stderr)
+        return DataError.exit_code
+    except (MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
+        return EbplError.exit_code
+
+
+MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether Python, the CPU's allocator or the GPU's ran out of memory."""
+    texts = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in texts)
 
 
 def _main(arguments: list[str]) -> int:
@@ -191,7 +208,7 @@ def _train(options: argparse.Namespace) -> int:
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress
 
-    settings = settings or api.default_settings().changed(**changes)
+    settings = settings or api.default_settings(changes.get("device", "auto")).changed(**changes)
     run = api.train(
         options.data,
         settings,

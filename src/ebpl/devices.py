@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,13 +30,25 @@ def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
 
 
-def describe_environment() -> dict[str, Any]:
-    """Software and hardware of this machine, for the record of a run."""
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with so many CPU threads: another number adds in another order, and gives other last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def describe_environment(settings: Settings) -> dict[str, Any]:
+    """Software and hardware that a run with these settings uses here, for its record."""
     import numpy
 
     import ebpl
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    device = choose_device(settings)
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
     return {
         "ebpl": ebpl.__version__,
         "python": sys.version.split()[0],
@@ -44,4 +58,6 @@ def describe_environment() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,
+        "device": device.type,
+        "dtype": str(choose_dtype(settings, device)).removeprefix("torch."),
     }

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ebpl")
 
-SETTINGS, WEIGHTS, TEST_METRICS = "settings.toml", "best.safetensors", "test_metrics.json"
+SETTINGS, ENVIRONMENT = "settings.toml", "environment.json"
+WEIGHTS, TEST_METRICS = "best.safetensors", "test_metrics.json"
 
 
 class Run:
@@ -61,15 +63,15 @@ class Run:
                 ) from None
             except OSError as error:
                 raise write_failed(path, error) from error
-        try:
-            (path / "checkpoints").mkdir()
-        except OSError as error:
-            raise write_failed(path, error) from error
         command = {"command": ["ebpl", *sys.argv[1:]] if Path(sys.argv[0]).name == "ebpl" else None}
-        write_json(path / "environment.json", {**describe_environment(), **command, "started": _now()})
         described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
-        write_text(path / SETTINGS, write_toml({"data": described, "settings": settings.to_dict()}))
-        return cls(path)
+        try:
+            write_json(path / ENVIRONMENT, {**describe_environment(settings), **command, "started": _now()})
+            write_text(path / SETTINGS, write_toml({"data": described, "settings": settings.to_dict()}))
+            return cls(path)
+        except EbplError:  # half a run directory would be in the way of the next try
+            shutil.rmtree(path, ignore_errors=True)
+            raise
 
     @property
     def checkpoints(self) -> Path:
@@ -80,6 +82,14 @@ class Run:
     def finished(self) -> bool:
         """Whether training came to its end."""
         return (self.path / TEST_METRICS).is_file()
+
+    def environment(self) -> dict[str, Any]:
+        """Software and hardware that the run was started with."""
+        try:
+            stored: dict[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / ENVIRONMENT} is missing or damaged: {error}") from error
+        return stored
 
     def metrics(self) -> dict[str, Any]:
         """Final test metrics and how they came about."""
@@ -131,18 +141,17 @@ class Run:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Hold the run for this process, and copy the log into train.log."""
-        for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
-            stale.unlink(missing_ok=True)
         try:
             lock = (self.path / ".lock").open("w")
-            handler = logging.FileHandler(self.path / "train.log", encoding="utf-8")
         except OSError as error:
             raise write_failed(self.path, error) from error
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        handler.handleError = _keep_quiet  # type: ignore[assignment]
         with lock:
             _hold(lock, self.path)
+            for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
+                stale.unlink(missing_ok=True)
+            handler, level = self._log_handler(), log.level
             log.addHandler(handler)
+            log.setLevel(logging.INFO)
             try:
                 yield
             except WriteError as error:
@@ -156,8 +165,18 @@ class Run:
                 raise KeyboardInterrupt(f"Stopped. Go on with: ebpl resume {self.path}") from None
             finally:
                 log.removeHandler(handler)
+                log.setLevel(level)
                 with contextlib.suppress(OSError):
                     handler.close()
+
+    def _log_handler(self) -> logging.Handler:
+        try:
+            handler = logging.FileHandler(self.path / "train.log", encoding="utf-8")
+        except OSError as error:
+            raise write_failed(self.path, error) from error
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.handleError = _keep_quiet  # type: ignore[assignment]
+        return handler
 
 
 def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:

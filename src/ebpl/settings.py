@@ -145,6 +145,8 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     wrong_bool = isinstance(value, bool) != (kind is bool)
     if wrong_bool or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
         raise UsageError(f"{field.name} is {value!r}, but must be {_NAMES[kind]}.")
+    if not math.isfinite(value):
+        raise UsageError(f"{field.name} is {value}, but must be a finite number.")
     low, high = field.metadata["low"], field.metadata["high"]
     if not low <= value <= high:
         wanted = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"

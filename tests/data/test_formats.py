@@ -60,6 +60,20 @@ def test_a_cifar_batch_cannot_run_code(tmp_path: Path) -> None:
     assert not (tmp_path / "harmed").exists()
 
 
+def test_a_crafted_array_cannot_reach_into_memory(tmp_path: Path) -> None:
+    # raw bytes declared as an array of Python objects: NumPy's own unpickling would follow them as addresses
+    class Crafted:
+        def __reduce__(self):
+            dtype = np.dtype([("a", "O")])
+            return (np.zeros(0).__reduce__()[0], (np.ndarray, (0,), b"b"), (1, (4,), dtype, False, b"\xff" * 32))
+
+    raw = pickle.dumps({b"data": Crafted(), b"labels": [0]}, protocol=2)
+    write_cifar(tmp_path, packed=False)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(raw)
+    with pytest.raises(DataError, match="damaged"):
+        read_cifar(tmp_path)
+
+
 def test_svhn_matlab_files_with_zero_as_ten(tmp_path: Path) -> None:
     for part, count in (("train", 5), ("test", 2)):
         pixels = images(count, 32, 32, 3).transpose(1, 2, 3, 0)

@@ -25,13 +25,14 @@ def test_arrays_in_every_form() -> None:
         (GRAY, [0, 2, -1, -1], "no labelled training image of class 1"),
         (GRAY, [0, 1, -2, -1], "-2 is negative"),
         (GRAY, [0, 1, 0.5, -1], "not whole numbers"),
+        (GRAY, ["cat", "dog", "", ""], "not whole numbers"),
         (GRAY, None, "no labels"),
         (GRAY.astype(np.int32), [0, 1, -1, -1], "int32"),
         (GRAY + 2.0, [0, 1, -1, -1], "outside"),
         (GRAY * np.nan, [0, 1, -1, -1], "outside"),
         (np.zeros((4, 8, 8, 2), np.uint8), [0, 1, -1, -1], "C of 1 or 3"),
         (np.zeros((4, 8), np.uint8), [0, 1, -1, -1], "shape"),
-        (np.zeros((0, 8, 8), np.uint8), [], "no images"),
+        (np.zeros((0, 8, 8), np.uint8), [], "no training images"),
     ],
 )
 def test_arrays_that_make_no_training_set_are_refused(images, labels, message: str) -> None:
@@ -55,6 +56,8 @@ def test_the_fingerprint_notices_every_change() -> None:
         from_arrays(GRAY, [0, 1, -1, -1], classes=("a", "b")).fingerprint(),
     }
     assert len(prints) == 4
+    tested = [from_arrays(GRAY, [0, 1, -1, -1], test_images=p, test_labels=[0]) for p in (GRAY[:1], other_pixel[3:])]
+    assert len({data.fingerprint(), *[other.fingerprint() for other in tested]}) == 3
     assert from_arrays(GRAY, [0, 1, -1, -1]).fingerprint() == data.fingerprint()
 
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +108,9 @@ def test_many_unreadable_images_are_counted_not_all_listed(tmp_path: Path) -> No
         ("file,label\nhere.png,a\n", "no column image"),
         ("image,label\nhere.png,a\nhere.png,a\n", "one class"),
         ("image,label\nhere.png,\n", "no image has a label"),
-        ("image,label\n", "no training images"),
+        ("image,label\n", "lists no images"),
+        ("image,label,split\nhere.png,a,test\n", "no training images"),
+        ("image,label\n" + "x" * 5000 + ".png,a\n", "line 2: xxx"),
         ("image,label,split\nhere.png,a,later\n", "split is 'later'"),
         ("", "no column image and label"),
     ],
@@ -155,3 +158,73 @@ def test_an_npz_is_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "keys.npz", images=np.zeros(3))
     with pytest.raises(DataError, match="It holds: images"):
         load(tmp_path / "keys.npz")
+
+
+def test_unlabelled_images_beside_train_and_test_are_used(tmp_path: Path) -> None:
+    class_folders(tmp_path / "pets" / "Train", unlabeled=0)
+    class_folders(tmp_path / "pets" / "TEST", unlabeled=0)
+    for i in range(5):
+        write_png(tmp_path / "pets" / "Unlabelled" / f"{i}.png", value=i)
+    data = load(tmp_path / "pets")
+    assert data.classes == ("cats", "dogs")
+    assert data.test is not None
+    assert (len(data.train), (~data.train.labeled).sum(), len(data.test)) == (13, 5, 8)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    for label in ("plane", "train"):
+        write_png(tmp_path / "vehicles" / label / "1.png")
+    assert load(tmp_path / "vehicles").classes == ("plane", "train")
+
+
+def test_folders_that_would_be_left_out_are_an_error(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets" / "train").parent
+    class_folders(root / "more")
+    with pytest.raises(DataError, match="more beside it is no class"):
+        load(root)
+    folder = class_folders(tmp_path / "other")
+    (folder / "horses").mkdir()
+    (folder / "horses" / "1.heic").touch()
+    with pytest.raises(DataError, match="horses holds no image that can be read"):
+        load(folder)
+
+
+def test_names_that_are_not_text_and_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    (root / "cats" / "0.png").rename(os.fsdecode(bytes(root) + b"/cats/caf\xe9.png"))
+    (root / "dogs" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataError) as raised:
+        load(root)
+    assert "not valid UTF-8" in str(raised.value)
+    assert "gone.png: the link leads nowhere" in str(raised.value)
+    str(raised.value).encode()
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        load(os.fsdecode(b"caf\xe9"))
+
+
+def test_what_was_done_to_the_images_is_noted(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    assert load(root).notes == ()
+    assert load(root, image_size=4).notes == ("images of 8 x 8 pixels are resized to 4 x 4",)
+    write_png(root / "cats" / "wide.png", size=(20, 10))
+    assert load(root).notes == ("images of 2 different sizes are resized to 32 x 32",)
+
+
+def test_deep_images_of_either_byte_order_are_gray(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    deep = np.linspace(1000, 60_000, 64).reshape(8, 8).astype(">u2")
+    Image.frombytes("I;16B", (8, 8), deep.tobytes()).save(root / "cats" / "big.tif")
+    data = load(root)
+    assert data.shape[0] == 1
+    assert data.train.paths is not None
+    assert len(np.unique(data.train.pixels[data.train.paths.index("cats/big.tif")])) > 50
+
+
+def test_arrays_are_resized_too(tmp_path: Path) -> None:
+    images = np.full((4, 10, 10, 3), 77, np.uint8)
+    np.savez(tmp_path / "a.npz", train_images=images, train_labels=[0, 1, 0, 1])
+    data = load(tmp_path / "a.npz", image_size=5)
+    assert data.shape == (3, 5, 5)
+    assert (data.train.pixels == 77).all()
+    np.savez(tmp_path / "b.npz", train_images=images[..., :1], train_labels=[0, 1, 0, 1])
+    assert load(tmp_path / "b.npz", image_size=5).shape == (1, 5, 5)

@@ -72,6 +72,11 @@ def test_fewer_images_than_labels_asked_for_is_a_clear_error() -> None:
         split(dataset([9, 1]), labels_per_class=2)
 
 
+def test_a_class_without_any_label_left_gets_other_advice() -> None:
+    with pytest.raises(DataError, match=r"has 0 labelled images .*Label more"):
+        split(dataset([1, 1]), labels_per_class=1, validation_fraction=0.5)
+
+
 def test_a_class_that_lost_its_only_label_to_validation_is_an_error() -> None:
     with pytest.raises(DataError, match="no label left"):
         split(dataset([1, 1]), validation_fraction=0.5)

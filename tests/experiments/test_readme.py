@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+
+from ebpl.errors import DataError
 from ebpl.experiments import ledger
 from ebpl.experiments.readme import TABLES, comparison, fill
 
@@ -22,6 +25,15 @@ def test_what_was_not_measured_is_said_so() -> None:
     assert "| 0 | 80.0 | 50.0 | 10.0 | 90.0 | 50.0 | 10.0 |" in table
     assert "| 1 | not measured | not measured | not measured | 70.0 | 50.0 | 10.0 |" in table
     assert "2 CPU threads; PyTorch 2.0" in table
+
+
+def test_runs_with_other_settings_are_not_mixed_into_a_table() -> None:
+    other = record(1, "ebpl", 0.7)
+    other["settings"]["width"] = 8
+    with pytest.raises(DataError, match="differ in seed, width"):
+        comparison([record(0, "ebpl", 0.9), other], "x", "none")
+    with pytest.raises(DataError, match="may not mix"):
+        comparison([record(0, "ebpl", 0.9), record(0, "ebpl", 0.8)], "x", "none")
 
 
 def test_only_the_tables_are_replaced() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import ebpl
 from ebpl.errors import DivergedError, RunError
+from ebpl.learning.guard import Guard
 from ebpl.learning.trainer import Trainer
 from ebpl.reporting.progress import Silent
 from ebpl.runs import Run
@@ -140,3 +141,37 @@ def test_tensorboard_gets_the_same_numbers() -> None:
     events = EventAccumulator(str(run.path / "tensorboard")).Reload()
     losses = [event.value for event in events.Scalars("loss")]
     assert losses == pytest.approx([float(row["loss"]) for row in rows(run.path / "metrics.csv")], rel=1e-6)
+
+
+def test_weights_that_break_in_the_last_update_of_an_epoch_are_noticed() -> None:
+    training = trainer(pseudo_labels="none", epochs=3)
+
+    class Poison(Silent):
+        done = False
+
+        def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+            # the guard has had its last look at this epoch's losses
+            if "epoch 2/3" in where and updates > 0 and not self.done:
+                self.done = True
+                with torch.no_grad():
+                    training.learner.model.features.stem.weight.fill_(float("nan"))
+
+    training.progress = Poison()
+    training.train()
+    assert [event["reason"] for event in training.guard.events] == ["the weights are not finite numbers"]
+    assert training.learner.is_finite()
+    assert len(training.history) == 3
+
+
+def test_a_state_near_the_limit_is_saved_with_the_one_to_go_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = trainer(pseudo_labels="none", epochs=4, checkpoint_seconds=0.0)
+    monkeypatch.setattr(Guard, "is_healthy", lambda self, gap: len(training.history) <= 2)
+    training.train()
+    newest = torch.load(next(training.run.checkpoints.glob("epoch-000004*.pt")), weights_only=True)
+    assert len(newest["history"]) == 4
+    assert len(newest["good"]["history"]) == 2
+    again = Trainer(training.run, training.data, Silent())
+    again.train()
+    assert len(again.good["history"]) == 2
+    for name, tensor in training.learner.tensors().items():
+        assert torch.equal(tensor, again.learner.tensors()[name]), name

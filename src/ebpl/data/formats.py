@@ -8,7 +8,7 @@ import io
 import pickle
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,40 @@ CIFAR_FOLDER = "cifar-10-batches-py"
 CIFAR_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
 
 
+class _StoredArray:
+    """What a pickled NumPy array becomes here: its bytes and shape, read without NumPy's own unpickling."""
+
+    def __init__(self, *_: object) -> None:
+        self.values = np.zeros(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, _, _, raw = state
+        self.values = np.frombuffer(raw, np.uint8).reshape(shape)
+
+
+class _StoredType:
+    """What a pickled NumPy type becomes here: nothing, since only bytes are read."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __setstate__(self, _: object) -> None: ...
+
+
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles CIFAR-10's batches: dictionaries, numbers, strings and plain arrays, and nothing that can do harm."""
+    """Unpickles CIFAR-10's batches: dictionaries, numbers, strings and arrays of bytes, and nothing else whatever."""
+
+    _KNOWN: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): _StoredArray,
+        ("numpy._core.multiarray", "_reconstruct"): _StoredArray,
+        ("numpy", "ndarray"): _StoredArray,
+        ("numpy", "dtype"): _StoredType,
+        ("_codecs", "encode"): codecs.encode,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}:
-            return np.zeros(0).__reduce__()[0]
-        if (module, name) == ("numpy", "ndarray"):
-            return np.ndarray
-        if (module, name) == ("numpy", "dtype"):
-            return np.dtype
-        if (module, name) == ("_codecs", "encode"):
-            return codecs.encode
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no CIFAR-10 batch does")
+        if (module, name) not in self._KNOWN:
+            raise pickle.UnpicklingError(f"it holds {module}.{name}, which no CIFAR-10 batch does")
+        return self._KNOWN[module, name]
 
 
 def read_cifar(folder: Path) -> Arrays:
@@ -56,7 +77,7 @@ def read_cifar(folder: Path) -> Arrays:
 
     def batch(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         stored = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
-        images = np.asarray(stored[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        images = stored[b"data"].values.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return images, np.asarray(stored[b"labels"], np.int64)
 
     try:
@@ -107,6 +128,6 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         if raw[:3] != b"\0\0\x08":
             raise ValueError("it does not begin as an idx file of bytes")
         shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape).copy()
     except Exception as error:
         raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error

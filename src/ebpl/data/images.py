@@ -63,6 +63,8 @@ class ImageSet:
     """The paper's number of labels for this benchmark; None for the user's own data."""
     augment: str = "shift"
     """Augmentation that keeps the meaning of these images."""
+    notes: tuple[str, ...] = ()
+    """What was done to the images while reading them."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,11 +78,13 @@ class ImageSet:
         return self.labels_per_class is not None
 
     def fingerprint(self) -> str:
-        """A digest of the training images, labels and classes: tells whether data is still what a run began with."""
-        digest = hashlib.sha256()
-        digest.update(repr((self.classes, self.train.pixels.shape)).encode())
-        digest.update(np.ascontiguousarray(self.train.pixels).tobytes())
-        digest.update(np.ascontiguousarray(self.train.labels).tobytes())
+        """A digest of all images, labels and classes: tells whether data is still what a run began with."""
+        digest = hashlib.sha256(repr(self.classes).encode())
+        for part in (self.train, self.validation, self.test):
+            digest.update(repr(part and part.pixels.shape).encode())
+            if part is not None:
+                digest.update(np.ascontiguousarray(part.pixels).data)
+                digest.update(np.ascontiguousarray(part.labels).data)
         return digest.hexdigest()[:16]
 
 
@@ -147,8 +151,8 @@ def _images(pixels: Any, labels: Any, where: str) -> Images:
         pixels = np.round(pixels * 255).astype(np.uint8)
     elif pixels.dtype != np.uint8:
         raise DataError(f"{where} are of type {pixels.dtype}; wanted is uint8, or floating point in [0, 1].")
-    if not (np.issubdtype(labels.dtype, np.integer) or (labels == np.round(labels)).all()):
-        raise DataError(f"{where}: labels are not whole numbers.")
+    if labels.dtype.kind not in "iuf" or not (labels == np.round(labels)).all():
+        raise DataError(f"{where}: labels are not whole numbers. Number the classes from 0; -1 means unlabelled.")
     labels = labels.astype(np.int64)
     if labels.min(initial=0) < UNLABELED:
         raise DataError(f"{where}: label {labels.min()} is negative; -1 means unlabelled, others start at 0.")
@@ -158,7 +162,7 @@ def _images(pixels: Any, labels: Any, where: str) -> Images:
 def check(data: ImageSet) -> None:
     """Raise where no classifier can be trained: no images, no labels, one class, a class without a label."""
     if len(data.train) == 0:
-        raise DataError(f"{data.name}: there are no images.")
+        raise DataError(f"{data.name}: there are no training images.")
     counts = np.bincount(data.train.labels[data.train.labeled], minlength=len(data.classes))
     if counts.sum() == 0:
         raise DataError(f"{data.name}: no image has a label. Label a few of each class first.")

@@ -29,14 +29,16 @@ def load(
 
     if str(data) in BENCHMARK_NAMES:
         return benchmarks.load_benchmark(str(data), Path(data_dir) if data_dir else None, download=download)
+    if not sources.is_text(str(data)):
+        raise DataError(f"{str(data)!a} is not valid UTF-8. Rename the folder or file.")
     path = Path(data)
-    if path.exists():
+    if len(path.name) < 256 and path.exists():
         if path.is_dir():
             images = sources.from_folder(path, image_size)
         elif path.suffix.lower() == ".csv":
             images = sources.from_csv(path, image_size)
         elif path.suffix.lower() == ".npz":
-            images = sources.from_npz(path)
+            images = sources.from_npz(path, image_size)
         else:
             raise DataError(f"{path} is neither a folder, nor a .csv, nor an .npz file.")
         if training:

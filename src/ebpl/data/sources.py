@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 
 from ebpl.data.images import UNLABELED, Images, ImageSet, from_arrays
 from ebpl.errors import DataError
-
-log = logging.getLogger("ebpl")
 
 IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 UNLABELED_FOLDERS = frozenset({"unlabeled", "unlabelled"})
@@ -30,13 +27,10 @@ Listing = dict[str, list[tuple[Path, str]]]
 def from_folder(root: Path, image_size: int | None = None) -> ImageSet:
     """Images in `root/<class>/` and `root/unlabeled/`, or in such folders below `root/train`, `/test` and `/val`."""
     folders = _folders(root)
-    if any(folder.name == "train" for folder in folders):
-        listing: Listing = {}
-        for folder in folders:
-            if folder.name in PARTS:
-                listing.setdefault(PARTS[folder.name], []).extend(_class_folders(folder))
+    if any(folder.name.lower() == "train" and _folders(folder) for folder in folders):
+        listing = _split_folders(root, folders)
     else:
-        listing = {"train": _class_folders(root)}
+        listing = {"train": _class_folders(folders)}
     if not any(listing.values()):
         raise DataError(
             f"{root} holds no images. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
@@ -49,13 +43,34 @@ def _folders(root: Path) -> list[Path]:
     return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _class_folders(root: Path) -> list[tuple[Path, str]]:
+def _split_folders(root: Path, folders: list[Path]) -> Listing:
+    """`train`, `test` and `val` with class folders each, and perhaps `unlabeled` beside them."""
+    listing: Listing = {}
+    for folder in folders:
+        name = folder.name.lower()
+        if name in UNLABELED_FOLDERS:
+            listing.setdefault("train", []).extend(_class_folders([folder]))
+        elif name in PARTS:
+            listing.setdefault(PARTS[name], []).extend(_class_folders(_folders(folder)))
+        else:
+            raise DataError(
+                f"{root} has a folder train, so {folder.name} beside it is no class. Move it into {root / 'train'}, or "
+                "away."
+            )
+    return listing
+
+
+def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
     found = []
-    for folder in _folders(root):
+    for folder in folders:
         label = "" if folder.name.lower() in UNLABELED_FOLDERS else folder.name
+        inside = []
         for parent, inner, names in os.walk(folder):  # does not follow links to folders, so no loops
             inner.sort()
-            found += [(Path(parent) / name, label) for name in sorted(names) if _is_image(name)]
+            inside += [(Path(parent) / name, label) for name in sorted(names) if _is_image(name)]
+        if label and not inside:
+            raise DataError(f"{folder} holds no image that can be read ({', '.join(sorted(IMAGE_ENDINGS))}).")
+        found += inside
     return found
 
 
@@ -83,7 +98,7 @@ def from_csv(path: Path, image_size: int | None = None) -> ImageSet:
     for line, row in enumerate(rows, start=2):
         name = (row["image"] or "").strip()
         file_path = path.parent / name
-        if not name or not file_path.is_file():
+        if not name or not _exists(file_path):
             absent.append(f"line {line}: {name or '(empty)'}")
             continue
         part = (row.get("split") or "train").strip().lower()
@@ -92,14 +107,26 @@ def from_csv(path: Path, image_size: int | None = None) -> ImageSet:
         listing.setdefault(PARTS[part], []).append((file_path, (row["label"] or "").strip()))
     if absent:
         raise DataError(_several(f"{path} names images that do not exist (relative to {path.parent})", absent))
-    if not listing.get("train"):
-        raise DataError(f"{path} lists no training images.")
+    if not any(listing.values()):
+        raise DataError(f"{path} lists no images.")
     return _read(path.stem, path.parent, listing, image_size)
 
 
-def from_npz(path: Path) -> ImageSet:
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than any file's can be
+        return False
+
+
+def from_npz(path: Path, image_size: int | None = None) -> ImageSet:
     """Arrays under MedMNIST's keys: train_images, train_labels (-1 = unlabelled) and, if there, test_ and val_ ones."""
     arrays = read_arrays(path)
+    for part in ("train", "test", "val"):
+        if f"{part}_images" in arrays and image_size is not None:
+            arrays[f"{part}_images"] = _resized(arrays[f"{part}_images"], image_size)
+    if "train_images" not in arrays and "test_images" in arrays:  # good to measure on, though not to train on
+        arrays["train_images"], arrays["train_labels"] = arrays["test_images"][:0], np.zeros(0, np.int64)
     missing = {"train_images", "train_labels"} - arrays.keys()
     if missing:
         raise DataError(
@@ -118,6 +145,18 @@ def from_npz(path: Path) -> ImageSet:
     )
 
 
+def _resized(images: NDArray[Any], size: int) -> NDArray[Any]:
+    """Arrays of uint8 images at another size; what is no such array is left for `from_arrays` to refuse."""
+    from PIL import Image
+
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == (size, size):
+        return images
+    squeezed = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+    box = Image.Resampling.BOX
+    shape = (0, size, size, *squeezed.shape[3:])
+    return np.array([Image.fromarray(i).resize((size, size), box) for i in squeezed], np.uint8).reshape(-1, *shape[1:])
+
+
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz; nothing in it is unpickled."""
     try:
@@ -132,8 +171,7 @@ def _read(name: str, root: Path, listing: Listing, image_size: int | None) -> Im
     files = [path for part in listing.values() for path, _ in part]
     sizes, gray = _inspect(files)
     size = _common_size(sizes, image_size)
-    if {size} != sizes:
-        log.info("images of %d sizes are resized to %d x %d", len(sizes), *size)
+    notes = () if sizes == {size} else (_resize_note(sizes, size),)
     labels = sorted({label for part in listing.values() for _, label in part if label})
     number = {label: index for index, label in enumerate(labels)} | {"": UNLABELED}
     parts = {}
@@ -143,9 +181,15 @@ def _read(name: str, root: Path, listing: Listing, image_size: int | None) -> Im
         pixels = np.stack([_pixels(path, size, gray) for path, _ in entries])
         paths = tuple(_relative(path, root) for path, _ in entries)
         parts[part] = Images(pixels, np.array([number[label] for _, label in entries], np.int64), paths)
-    if "train" not in parts:
-        raise DataError(f"{root} holds no training images.")
-    return ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"))
+    if "train" not in parts:  # good to measure on, though not to train on
+        parts["train"] = next(iter(parts.values())).take(np.zeros(0, np.int64))
+    return ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"), notes=notes)
+
+
+def _resize_note(sizes: set[tuple[int, int]], size: tuple[int, int]) -> str:
+    if len(sizes) == 1:
+        return "images of {} x {} pixels are resized to {} x {}".format(*next(iter(sizes)), *size)
+    return f"images of {len(sizes)} different sizes are resized to {size[0]} x {size[1]}"
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -161,11 +205,14 @@ def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool]:
 
     sizes, gray, broken = set(), True, []
     for path in files:
+        if not is_text(str(path)):
+            broken.append(f"{str(path)!a}: its name is not valid UTF-8; rename it")
+            continue
         try:
             with Image.open(path) as image:
                 image.load()
                 sizes.add((image.height, image.width))
-                gray = gray and image.mode in ("1", "L", "I", "F", "I;16", "LA")
+                gray = gray and (image.mode in ("1", "L", "LA") or _is_deep(image.mode))
         except Exception as error:
             broken.append(f"{path}: {_reason(path, error)}")
     if broken:
@@ -175,7 +222,23 @@ def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool]:
     return sizes, gray
 
 
+def is_text(name: str) -> bool:
+    """Whether a file's name can be written into a text file; names from old archives may not."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_deep(mode: str) -> bool:
+    """Whether a gray image has more than eight bits."""
+    return mode in ("I", "F") or mode.startswith("I;16")
+
+
 def _reason(path: Path, error: Exception) -> str:
+    if not path.exists():
+        return "the link leads nowhere"
     if path.stat().st_size == 0:
         return "the file is empty"
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -196,8 +259,7 @@ def _pixels(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8]:
     from PIL import Image
 
     with Image.open(path) as image:
-        wide = image.mode in ("I", "F", "I;16")
-        if wide:  # 16-bit or floating point: PIL would clip at 255, so the image's own range is used
+        if _is_deep(image.mode):  # 16-bit or floating point: PIL would clip at 255, so the image's own range is used
             values = np.asarray(image, dtype=np.float64)
             span = values.max() - values.min()
             values = (values - values.min()) / (span or 1)

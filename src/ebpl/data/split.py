@@ -78,9 +78,13 @@ def split_for(data: ImageSet, settings: Settings) -> Split:
 
 
 def _first(positions: NDArray[np.int64], wanted: int, name: str) -> NDArray[np.int64]:
-    if len(positions) < wanted:
+    found = len(positions)
+    if found < wanted:
+        advice = (
+            f"Lower --labels-per-class to {found} or less" if found else "Label more, or lower --validation-fraction"
+        )
         raise DataError(
-            f"Class {name!r} has {len(positions)} labelled image{'s' * (len(positions) != 1)} outside the validation "
-            f"part, but {wanted} labels per class were asked for. Lower --labels-per-class to {len(positions)} or less."
+            f"Class {name!r} has {found} labelled image{'s' * (found != 1)} outside the validation part, "
+            f"but {wanted} labels per class were asked for. {advice}."
         )
     return positions[:wanted]

@@ -1,13 +1,14 @@
 """The ledger: one small JSON for each finished run, with everything needed to know where its numbers come from.
 
 A record's name is a function of its settings and data, so the same experiment overwrites itself and another one never
-does; two ledgers are merged by copying files.
+does; two ledgers are merged by copying files. `python -m ebpl.experiments.ledger RUN ...` adds runs to `results/`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
 def record_of(run: Run) -> Record:
     """What the ledger keeps of a finished run."""
     data = {key: run.source[key] for key in ("name", "fingerprint")}
-    environment = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+    environment = run.environment()
     environment.pop("command", None)
     return {"data": data, "settings": run.settings.to_dict(), "environment": environment, "result": run.metrics()}
 
@@ -54,3 +55,8 @@ def load(folder: Path) -> list[Record]:
         except ValueError as error:
             raise DataError(f"{path} is not a record of a run: {error}") from error
     return records
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        print(save(record_of(Run(path)), Path("results")))

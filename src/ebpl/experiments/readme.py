@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ebpl.errors import DataError
 from ebpl.experiments.ledger import Record, load
 from ebpl.files import write_text
 
 TITLES = {"curriculum-labeling": "baseline", "ebpl": "EBPL"}
+NOT_COMPARED = {"guard_gap", "guard_tries", "guard_every"}  # no effect on a run that was not healed
 SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 
 
@@ -21,6 +23,9 @@ def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
     """Both methods side by side for each seed, as Markdown, with their cost and hardware below."""
     chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
     by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
+    varied = {key for r in chosen for key, value in r["settings"].items() if value != chosen[0]["settings"].get(key)}
+    if len(by_cell) < len(chosen) or varied - {"seed", "method", *NOT_COMPARED}:
+        raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
     seeds = sorted({seed for seed, _ in by_cell})
     heads = [f"{title}, {name}" for title in TITLES.values() for name in SHOWN.values()]
     lines = [_row(["seed", *heads]), _row(["---"] * (len(heads) + 1))]

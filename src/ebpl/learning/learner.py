@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ebpl.errors import RunError
 from ebpl.model.hybrid import Architecture, HybridModel
 from ebpl.sampling.replay import ReplayBuffer
 from ebpl.seeds import generator
@@ -95,6 +96,11 @@ class Learner:
             named["buffer"] = self.buffer.samples
         return named
 
+    def is_finite(self) -> bool:
+        """Whether every weight, and every averaged one, is a finite number."""
+        weights = [*self.model.parameters(), *(self.average.parameters() if self.average else ())]
+        return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
+
     def state(self) -> dict[str, Any]:
         """A copy of the state, for the guard and for checkpoints."""
         tensors = {name: tensor.detach().clone() for name, tensor in self.tensors().items()}
@@ -105,7 +111,7 @@ class Learner:
         """Back to a copied state, in place."""
         mine = self.tensors()
         if mine.keys() != state["tensors"].keys():
-            raise KeyError("the state belongs to a model of another shape")
+            raise RunError("The checkpoint belongs to a model of another shape: were the settings of the run edited?")
         for name, tensor in mine.items():
             tensor.copy_(state["tensors"][name])
         self.averaged_updates = state["averaged_updates"]

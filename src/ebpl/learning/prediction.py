@@ -45,7 +45,9 @@ def predict(
         part = images[start : start + batch]
         if not isinstance(part, Tensor):
             part = torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2)
-        x = (part.to(device).float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
+        # one memory layout wherever the images come from, so that the same images give the same last digits
+        x = torch.empty(part.shape, device=device, memory_format=torch.channels_last)
+        x.copy_(part).div_(127.5).sub_(1)
         with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             scores, energy = model(x)
         probabilities.append(torch.softmax(scores.double(), 1))

@@ -96,16 +96,16 @@ class Trainer:
         stored = checkpoint.load(self.run.checkpoints)
         if stored is not None:
             self._restore(stored)
-            self.guard = Guard(**stored["guard"])
+            self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
             log.info("resumed after %d epochs", len(self.history))
         else:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
             self._log_start()
         self._careful()
-        self.good = self._snapshot()
+        self.good = (stored or {}).get("good") or self._snapshot()
         self.saved_at = time.monotonic()
-        self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
+        self._open_board()
         total = sum(phase.epochs for phase in self.schedule) * self.updates
         self.progress.begin(total, len(self.history) * self.updates)
         try:
@@ -122,6 +122,10 @@ class Trainer:
             if self.board:
                 self.board.close()
 
+    def _open_board(self) -> None:
+        """TensorBoard events, without what was written after the state that training goes on from."""
+        self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
+
     def _log_start(self) -> None:
         parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
         chosen_by = (
@@ -132,12 +136,12 @@ class Trainer:
         network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.sizes()['parameters']:,} parameters"
         numbers = str(self.dtype).removeprefix("torch.")
         for line in (
+            *self.data.notes,
             f"{self.data.name}: {parts} images of {shape} in {len(self.data.classes)} classes; {chosen_by}",
             f"{settings.method}, {network}, {numbers} on {self.device}, augmentation {self.augmentation}, "
             f"{self.updates} updates an epoch; run directory {self.run.path}",
         ):
-            log.info("%s", line)
-            self.progress.say(line)
+            self._say(line)
 
     # --- a phase -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +159,12 @@ class Trainer:
         known = "" if right is None else f", {100 * right:.1f} % of them right"
         message = f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}"
         self.pseudo_label_accuracy = right
-        log.info("%s", message)
-        self.progress.say(message)
+        self._say(message)
+
+    def _say(self, text: str) -> None:
+        """Tell the log and whoever is watching."""
+        log.info("%s", text)
+        self.progress.say(text)
 
     def _set_pseudo_labels(self, chosen: np.ndarray, targets: Tensor) -> None:
         self.chosen = chosen.tolist()
@@ -187,8 +195,7 @@ class Trainer:
     def _end_phase(self) -> None:
         self.phase, self.epoch = self.phase + 1, 0
         self._save_best()
-        if self.healthy:
-            self._keep(save=True)
+        self._keep(save=True)
 
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -200,12 +207,12 @@ class Trainer:
         except RanAway as reason:
             self._heal(str(reason), phase)
             return
+        finally:
+            self.seconds += time.monotonic() - started
         self.epoch += 1
-        self.seconds += time.monotonic() - started
         self._record(phase, means)
         self.healthy = self.guard.is_healthy(self.update.widest_gap.item())
-        if self.healthy:
-            self._keep(save=time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds)
+        self._keep(save=time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds)
 
     def _updates(self, phase: Phase) -> dict[str, float]:
         """All updates of an epoch; returns the mean of each loss term."""
@@ -231,6 +238,8 @@ class Trainer:
                 self.guard.look(means["loss"], update.widest_gap.item())
                 self.progress.advance(i + 1 - self.looked, where, self._facts(means))
                 self.looked = i + 1
+        if not self.learner.is_finite():  # the last step came after the last look
+            raise RanAway("the weights are not finite numbers")
         return means
 
     def _facts(self, means: dict[str, float]) -> dict[str, float]:
@@ -288,6 +297,9 @@ class Trainer:
         log.warning("%s", message)
         self.progress.advance(-self.looked - undone * self.updates, phase.name, {})
         self.progress.say(message)
+        if self.board:
+            self.board.close()
+            self._open_board()
         self._careful()
 
     def _careful(self) -> None:
@@ -308,7 +320,6 @@ class Trainer:
             "pseudo_label_accuracy": self.pseudo_label_accuracy,
             "history": list(self.history),
             "best": self.best,
-            "seconds": self.seconds,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -316,16 +327,19 @@ class Trainer:
         self.pool.targets.copy_(state["targets"])
         self.phase, self.epoch, self.chosen = state["phase"], state["epoch"], state["chosen"]
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
-        self.history, self.best, self.seconds = list(state["history"]), state["best"], state["seconds"]
+        self.history, self.best = list(state["history"]), state["best"]
 
     def _keep(self, save: bool) -> None:
-        """Remember this state as the one to go back to, and write it to the disk if it is time.
+        """Remember a healthy state as the one to go back to, and write a checkpoint if it is time.
 
-        Only healthy states are kept, in memory and on the disk alike, so that a resumed run goes back to the same one.
+        The checkpoint of a state that is not healthy carries the one to go back to as well.
         """
-        self.good = self._snapshot()
+        if self.healthy:
+            self.good = self._snapshot()
         if save:
-            checkpoint.save(self.run.checkpoints, len(self.history), {**self.good, "guard": self.guard.state()})
+            state = self.good if self.healthy else {**self._snapshot(), "good": self.good}
+            more = {"guard": self.guard.state(), "seconds": self.seconds}
+            checkpoint.save(self.run.checkpoints, len(self.history), {**state, **more})
             self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:

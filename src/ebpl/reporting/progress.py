@@ -66,7 +66,8 @@ class Lines(Silent):
             self.say(f"{line} | {duration(left)} left")
 
     def say(self, text: str) -> None:
-        print(self._label + text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # whoever was reading went away: no reason to stop working
+            print(self._label + text, file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
