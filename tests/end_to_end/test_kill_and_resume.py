@@ -141,7 +141,14 @@ def test_only_damaged_checkpoints_are_a_message_and_nothing_is_lost(tmp_path: Pa
 def test_an_interrupt_from_the_keyboard_ends_cleanly(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "ebpl", "train", "digits", *OPTIONS, "--run", str(run)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell may have it ignored
+    )
     while process.poll() is None and epochs_in(run) < 1:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
