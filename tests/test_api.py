@@ -79,7 +79,7 @@ def test_a_finished_run_is_resumed_as_it_is(run: ebpl.Run) -> None:
 
 def test_arrays_must_be_given_again_to_resume() -> None:
     run = ebpl.Run.create("run", quick(), blobs(), {})
-    with pytest.raises(RunError, match=r"Give them again: ebpl\.resume"):
+    with pytest.raises(RunError, match=r"Give them again as data="):
         ebpl.resume(run)
     assert ebpl.resume(run, data=blobs()).finished
 
@@ -105,13 +105,22 @@ def test_data_that_is_only_for_testing_can_be_measured_on(run: ebpl.Run, tmp_pat
         ebpl.train(tmp_path / "test.npz", quick(), run="run")
 
 
-def test_numbered_classes_are_positions_where_the_model_has_names(tmp_path: Path) -> None:
+def test_numbers_are_never_taken_for_names(tmp_path: Path) -> None:
+    # folders are numbered in the order of the alphabet, which need not be the order of somebody's arrays
     folder = class_folders(tmp_path / "pets")
     run = ebpl.train(folder, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
     data = ebpl.load(folder)
     labeled = data.train.take(np.flatnonzero(data.train.labeled))
-    numbered = ebpl.from_arrays(labeled.pixels, labeled.labels)
-    assert ebpl.evaluate(run, numbered) == ebpl.evaluate(run, folder)
+    with pytest.raises(DataError, match=r"does not know: 0, 1.*classes="):
+        ebpl.evaluate(run, ebpl.from_arrays(labeled.pixels, labeled.labels))
+    named = ebpl.from_arrays(labeled.pixels, 1 - labeled.labels, classes=("dogs", "cats"))
+    assert ebpl.evaluate(run, named) == ebpl.evaluate(run, folder)
+
+
+def test_a_preset_can_be_named() -> None:
+    run = ebpl.train(blobs(), preset="quick", method="curriculum-labeling", pseudo_labels="none", epochs=1, run="run")
+    assert run.settings.sgld_steps == 5
+    assert repr(run) == "Run('run': curriculum-labeling on blobs, finished)"
 
 
 def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:

@@ -45,6 +45,14 @@ def test_an_existing_directory_is_never_overwritten(finished: Path) -> None:
     assert (finished / "metrics.csv").read_bytes() == before
 
 
+def test_an_empty_directory_may_be_used_a_file_may_not(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert Run.create(tmp_path / "empty", quick(), blobs(), {}).path.name == "empty"
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file exists already.*Choose another run directory\."):
+        Run.create(tmp_path / "file", quick(), blobs(), {})
+
+
 def test_without_a_name_a_free_one_is_found() -> None:
     paths = [Run.create(None, quick(seed=3), blobs(), {}).path.as_posix() for _ in range(3)]
     first = "runs/blobs-ebpl-hard-seed3"
@@ -62,7 +70,7 @@ def test_a_data_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
 def test_what_is_not_a_run_is_said_so(tmp_path: Path, finished: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
         Run(tmp_path)
-    with pytest.raises(RunError, match=r"no run at .*Did you mean run"):
+    with pytest.raises(RunError, match=r"no run at .*Did you mean .*/run\?"):
         Run(finished.with_name("runn"))
 
 

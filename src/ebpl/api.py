@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ebpl import settings as presets
 from ebpl.data.images import Images, ImageSet
 from ebpl.data.load import load
 from ebpl.data.names import BENCHMARK_NAMES
@@ -22,7 +22,7 @@ from ebpl.measuring.summary import by_bin, measure
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.reporting.tensorboard import writer_class
 from ebpl.runs import TEST_METRICS, Run
-from ebpl.settings import Settings, preset
+from ebpl.settings import Settings
 
 if TYPE_CHECKING:
     from ebpl.learning.trainer import Trainer
@@ -35,6 +35,7 @@ def train(
     data: Data,
     settings: Settings | None = None,
     *,
+    preset: str | None = None,
     run: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
@@ -43,15 +44,18 @@ def train(
 ) -> Run:
     """Train on `data` and return the finished run.
 
-    `data` is whatever `ebpl.load` takes. `settings` default to the preset `standard` on a GPU and `quick` on a CPU;
-    single settings can be changed by name. The run directory is `run`, or a new one below `runs/`.
+    `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `standard` on a GPU and
+    `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
+    below `runs/`.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
     """
-    chosen = (settings or default_settings(changes.get("device", "auto"))).changed(**changes)
+    if settings is None:
+        settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
+    chosen = settings.changed(**changes)
     images = load(data, data_dir=data_dir, image_size=image_size)
     # whatever can fail without training fails before a run directory is made
     split_for(images, chosen)
@@ -101,7 +105,7 @@ def default_settings(device: str = "auto") -> Settings:
     """The preset that fits this machine: `standard` with a GPU, `quick` without."""
     import torch
 
-    return preset("standard" if torch.cuda.is_available() and device != "cpu" else "quick")
+    return presets.preset("standard" if torch.cuda.is_available() and device != "cpu" else "quick")
 
 
 def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats:
@@ -185,14 +189,11 @@ def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[s
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
     names = description["classes"]
-    numbered = list(images.classes) == [str(i) for i in range(len(images.classes))]
-    if numbered and not set(images.classes) & set(names):  # arrays have no class names: their numbers are positions
-        images = replace(images, classes=tuple(names[: len(images.classes)]))
     unknown = set(images.classes) - set(names)
     if unknown:
         raise DataError(
             f"{images.name} has classes the model does not know: {', '.join(sorted(unknown))}. "
-            f"It knows: {', '.join(names)}."
+            f"It knows: {', '.join(names)}. (Arrays get names with ebpl.from_arrays(images, labels, classes=...).)"
         )
     part = part.with_channels(size[0])
     if list(images.shape[1:]) != size[1:]:

@@ -6,9 +6,11 @@ Heavy imports happen inside the commands, so that `ebpl --help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +44,8 @@ class _Formatter(argparse.HelpFormatter):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    with contextlib.suppress(ValueError):  # not in the main thread, where Python takes no signals
+        signal.signal(signal.SIGTERM, _stop)
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except EbplError as error:
@@ -61,6 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
+
+
+def _stop(*_: object) -> NoReturn:
+    """A polite kill is a stop from the keyboard: the last finished epoch is saved."""
+    raise KeyboardInterrupt
 
 
 MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."

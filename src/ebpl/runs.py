@@ -44,6 +44,10 @@ class Run:
         except (KeyError, TypeError, EbplError) as error:
             raise RunError(f"{self.path / SETTINGS} is damaged or of another version: {error}") from error
 
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "not finished"
+        return f"Run({str(self.path)!r}: {self.settings.method} on {self.data_name}, {state})"
+
     @classmethod
     def create(cls, path: str | Path | None, settings: Settings, data: ImageSet, source: dict[str, Any]) -> Run:
         """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
@@ -55,11 +59,11 @@ class Run:
         else:
             path = Path(path)
             try:
-                path.mkdir(parents=True)
+                path.mkdir(parents=True, exist_ok=path.is_dir() and not any(path.iterdir()))
             except FileExistsError:
+                there = f", or continue that one with: ebpl resume {path}" if (path / SETTINGS).is_file() else ""
                 raise RunError(
-                    f"{path} exists already, and a run never overwrites another. Choose another --run, "
-                    f"or continue that one with: ebpl resume {path}"
+                    f"{path} exists already, and a run never overwrites anything. Choose another run directory{there}."
                 ) from None
             except OSError as error:
                 raise write_failed(path, error) from error
@@ -107,7 +111,9 @@ class Run:
             from ebpl.data.load import load
 
             if "path" not in self.source:
-                raise RunError(f"{self.path} was trained on arrays. Give them again: ebpl.resume(run, data=...).")
+                raise RunError(
+                    f"{self.path} was trained on arrays, which it does not hold. Give them again as data=..."
+                )
             source = self.source
             data = load(source["path"], data_dir=source.get("data_dir"), image_size=source.get("image_size"))
         if data.fingerprint() != self.source["fingerprint"]:
@@ -246,8 +252,8 @@ def _safe(name: str) -> str:
 
 def _not_a_run(path: Path) -> str:
     if not path.exists():
-        siblings = [p.name for p in path.parent.glob("*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
-        hint = f" {did_you_mean(path.name, siblings)}" if siblings else ""
+        siblings = [str(p) for p in path.parent.glob("*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
+        hint = f" {did_you_mean(str(path), siblings)}" if siblings else ""
         return f"There is no run at {path}.{hint}"
     return f"{path} is not a run directory: it has no {SETTINGS}."
 

@@ -11,6 +11,12 @@ def test_a_wrong_benchmark_name_suggests_the_right_one() -> None:
         load("cifar-10")
 
 
+def test_a_folder_of_nearly_that_name_is_suggested() -> None:
+    Path("photos").mkdir()
+    with pytest.raises(DataError, match="Did you mean photos"):
+        load("photo")
+
+
 def test_a_missing_path_is_said_to_be_missing() -> None:
     with pytest.raises(DataError, match="does not exist"):
         load("no/such/folder")

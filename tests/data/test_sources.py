@@ -228,3 +228,37 @@ def test_arrays_are_resized_too(tmp_path: Path) -> None:
     assert (data.train.pixels == 77).all()
     np.savez(tmp_path / "b.npz", train_images=images[..., :1], train_labels=[0, 1, 0, 1])
     assert load(tmp_path / "b.npz", image_size=5).shape == (1, 5, 5)
+
+
+def test_runs_kept_beside_the_images_are_no_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = class_folders(tmp_path / "pets")
+    before = load(root).fingerprint()
+    run = root / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "settings.toml").touch()
+    write_png(run / "reliability.png")
+    monkeypatch.chdir(root)
+    assert load(".").fingerprint() == before
+
+
+@pytest.mark.parametrize("name", ["unlabled", "Unlabeld", "unlabelled_"])
+def test_a_misspelt_unlabeled_is_not_taken_for_a_class(tmp_path: Path, name: str) -> None:
+    root = class_folders(tmp_path / "pets")
+    (root / "unlabeled").rename(root / name)
+    with pytest.raises(DataError, match=r"Did you mean .*unlabeled"):
+        load(root)
+
+
+def test_a_folder_one_level_too_high_is_noticed(tmp_path: Path) -> None:
+    class_folders(tmp_path / "all" / "pets")
+    class_folders(tmp_path / "all" / "cars")
+    with pytest.raises(DataError, match="holds unlabeled: give that folder itself"):
+        load(tmp_path / "all")
+
+
+def test_images_outside_the_class_folders_are_counted(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    write_png(root / "loose.png")
+    assert load(root).notes == ("1 images beside the folders are left out; unlabelled ones belong in unlabeled/",)
+    with pytest.raises(DataError, match="holds 4 images, but no class folders"):
+        load(root / "cats")

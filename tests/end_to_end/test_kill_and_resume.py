@@ -138,21 +138,26 @@ def test_only_damaged_checkpoints_are_a_message_and_nothing_is_lost(tmp_path: Pa
     assert (run / "metrics.csv").read_bytes() == metrics
 
 
-def test_an_interrupt_from_the_keyboard_ends_cleanly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed, kind: signal.Signals) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "ebpl", "train", "digits", *OPTIONS, "--run", str(run)]
+    more = [*MODES["baseline"], "--checkpoint-seconds", "1000"]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "ebpl", "train", "digits", *OPTIONS, *more, "--run", str(run)],
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell may have it ignored
     )
-    while process.poll() is None and epochs_in(run) < 1:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    while process.poll() is None and epochs_in(run) < 2:  # the second is written, so the first is finished
+        time.sleep(0.005)
+    process.send_signal(kind)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in error
     assert f"ebpl resume {run}" in error
+    assert list((run / "checkpoints").glob("epoch-*.pt"))
+    done = ebpl("resume", run)
+    assert "going on after" in done.stderr
+    assert result(run) == undisturbed("baseline")

@@ -16,7 +16,7 @@ def state(number: int) -> dict:
 def test_the_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         checkpoint.save(tmp_path, number, state(number))
-    loaded = checkpoint.load(tmp_path)
+    loaded = checkpoint.load(tmp_path, print)
     assert loaded is not None
     assert loaded["number"] == 4
     assert torch.equal(loaded["tensor"], state(4)["tensor"])
@@ -24,7 +24,7 @@ def test_the_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> Non
 
 
 def test_without_one_there_is_none(tmp_path: Path) -> None:
-    assert checkpoint.load(tmp_path) is None
+    assert checkpoint.load(tmp_path, print) is None
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
@@ -39,7 +39,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, damage
     else:
         content = bytearray()
     newest.write_bytes(content)
-    loaded = checkpoint.load(tmp_path)
+    loaded = checkpoint.load(tmp_path, print)
     assert loaded is not None
     assert loaded["number"] == 1
 
@@ -48,7 +48,7 @@ def test_only_damaged_checkpoints_are_an_error_that_names_them(tmp_path: Path) -
     path = checkpoint.save(tmp_path, 1, state(1))
     path.write_bytes(b"damaged")
     with pytest.raises(RunError, match=path.name):
-        checkpoint.load(tmp_path)
+        checkpoint.load(tmp_path, print)
 
 
 def test_a_strangers_pickle_is_not_executed(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_a_strangers_pickle_is_not_executed(tmp_path: Path) -> None:
     content = pickle.dumps(Harm())
     (tmp_path / f"epoch-000001-{zlib.crc32(content):08x}.pt").write_bytes(content)
     with pytest.raises(RunError, match="damaged"):
-        checkpoint.load(tmp_path)
+        checkpoint.load(tmp_path, print)
     assert not (tmp_path / "harmed").exists()

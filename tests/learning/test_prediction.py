@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
+from ebpl.errors import DataError
 from ebpl.learning.prediction import predict
 from ebpl.model.hybrid import Architecture
 
@@ -29,3 +31,12 @@ def test_no_images_give_no_predictions() -> None:
     nothing = predict(model(), np.zeros((0, 8, 8, 3), np.uint8))
     assert nothing.probabilities.shape == (0, 4)
     assert nothing.energies.shape == (0,)
+
+
+def test_gray_images_need_no_channel_axis_and_wrong_ones_are_refused() -> None:
+    gray = Architecture(10, 1, 1, 4, None).build().initialise(torch.Generator().manual_seed(0))
+    images = np.random.default_rng(1).integers(0, 256, (5, 8, 8), dtype=np.uint8)
+    assert np.array_equal(predict(gray, images).labels, predict(gray, images[..., None]).labels)
+    for wrong in (images / 255, np.zeros((5, 8, 8, 3), np.uint8), images[0]):
+        with pytest.raises(DataError, match="takes uint8 images with 1 channels"):
+            predict(gray, wrong)

@@ -25,6 +25,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def __repr__(self) -> str:
+        return f"Images({len(self)} of {self.pixels.shape[1:]}, {int(self.labeled.sum())} labelled)"
+
     @property
     def labeled(self) -> NDArray[np.bool_]:
         """Which images have a label."""

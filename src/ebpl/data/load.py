@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -46,5 +47,7 @@ def load(
         return images
     if os.sep in str(data) or path.suffix:
         raise DataError(f"{path} does not exist. Give a folder of class folders, a CSV, or an .npz file.")
-    hint = did_you_mean(str(data), BENCHMARK_NAMES)
+    here = [entry.name for entry in Path().iterdir() if entry.is_dir() or entry.suffix.lower() in (".csv", ".npz")]
+    near = difflib.get_close_matches(str(data), [*BENCHMARK_NAMES, *here])
+    hint = did_you_mean(str(data), near or BENCHMARK_NAMES)
     raise DataError(f"{data!r} is neither a folder or file here nor a benchmark. {hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,16 +32,25 @@ def from_folder(root: Path, image_size: int | None = None) -> ImageSet:
         listing = _split_folders(root, folders)
     else:
         listing = {"train": _class_folders(folders)}
+    loose = sum(_is_image(entry.name) for entry in root.iterdir())
     if not any(listing.values()):
+        found = f"{loose} images, but no class folders" if loose else "no images"
         raise DataError(
-            f"{root} holds no images. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
+            f"{root} holds {found}. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
             f"for images without a label, {root / 'unlabeled'}."
         )
-    return _read(root.resolve().name, root, listing, image_size)
+    notes = [f"{loose} images beside the folders are left out; unlabelled ones belong in unlabeled/"] if loose else []
+    return _read(root.resolve().name, root, listing, image_size, notes)
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    """Folders that may hold images: not hidden ones, and not where runs are kept."""
+    return sorted(e for e in root.iterdir() if e.is_dir() and not e.name.startswith(".") and not _holds_runs(e))
+
+
+def _holds_runs(folder: Path) -> bool:
+    marks = ("settings.toml", "*/settings.toml", "demo-*/*/settings.toml")
+    return any(next(folder.glob(mark), None) for mark in marks)
 
 
 def _split_folders(root: Path, folders: list[Path]) -> Listing:
@@ -64,6 +74,8 @@ def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
     found = []
     for folder in folders:
         label = "" if folder.name.lower() in UNLABELED_FOLDERS else folder.name
+        if label:
+            _check_class_folder(folder)
         inside = []
         for parent, inner, names in os.walk(folder):  # does not follow links to folders, so no loops
             inner.sort()
@@ -72,6 +84,15 @@ def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
             raise DataError(f"{folder} holds no image that can be read ({', '.join(sorted(IMAGE_ENDINGS))}).")
         found += inside
     return found
+
+
+def _check_class_folder(folder: Path) -> None:
+    """Refuse what is surely no class: a misspelt `unlabeled`, and a folder that holds classes of its own."""
+    if difflib.get_close_matches(folder.name.lower(), UNLABELED_FOLDERS, cutoff=0.8):
+        raise DataError(f"{folder} would be a class. Did you mean {folder.with_name('unlabeled')}?")
+    special = [e.name for e in _folders(folder) if e.name.lower() in UNLABELED_FOLDERS or e.name.lower() == "train"]
+    if special:
+        raise DataError(f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data.")
 
 
 def _is_image(name: str) -> bool:
@@ -92,7 +113,11 @@ def from_csv(path: Path, image_size: int | None = None) -> ImageSet:
         raise DataError(f"{path} is not a CSV in UTF-8: {error}.") from error
     missing = {"image", "label"} - columns
     if missing:
-        raise DataError(f"{path} has no column {' and '.join(sorted(missing))}; its header must name image and label.")
+        found = f"It names: {', '.join(sorted(columns))}" if columns else "It is empty"
+        raise DataError(
+            f"{path} has no column {' and '.join(sorted(missing))}; its first line must name image and label, "
+            f"separated by a comma. {found}."
+        )
     listing: Listing = {}
     absent = []
     for line, row in enumerate(rows, start=2):
@@ -166,12 +191,15 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} is not a readable .npz file: {error}.") from error
 
 
-def _read(name: str, root: Path, listing: Listing, image_size: int | None) -> ImageSet:
+def _read(name: str, root: Path, listing: Listing, image_size: int | None, notes: Sequence[str] = ()) -> ImageSet:
     """Read all listed images at one size and in one mode; every unreadable one is named in one error."""
     files = [path for part in listing.values() for path, _ in part]
-    sizes, gray = _inspect(files)
+    sizes, gray, deep = _inspect(files)
     size = _common_size(sizes, image_size)
-    notes = () if sizes == {size} else (_resize_note(sizes, size),)
+    if deep:
+        notes = [*notes, f"{deep} images of more than 8 bits are stretched, each to its own range"]
+    if sizes != {size}:
+        notes = [*notes, _resize_note(sizes, size)]
     labels = sorted({label for part in listing.values() for _, label in part if label})
     number = {label: index for index, label in enumerate(labels)} | {"": UNLABELED}
     parts = {}
@@ -183,7 +211,7 @@ def _read(name: str, root: Path, listing: Listing, image_size: int | None) -> Im
         parts[part] = Images(pixels, np.array([number[label] for _, label in entries], np.int64), paths)
     if "train" not in parts:  # good to measure on, though not to train on
         parts["train"] = next(iter(parts.values())).take(np.zeros(0, np.int64))
-    return ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"), notes=notes)
+    return ImageSet(name, tuple(labels), parts["train"], parts.get("test"), parts.get("validation"), notes=tuple(notes))
 
 
 def _resize_note(sizes: set[tuple[int, int]], size: tuple[int, int]) -> str:
@@ -199,11 +227,11 @@ def _relative(path: Path, root: Path) -> str:
         return path.as_posix()
 
 
-def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool]:
-    """Sizes (height, width) of all images, and whether all are gray; a full decode finds truncated ones too."""
+def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool, int]:
+    """Sizes (height, width), whether all are gray, how many are deep; a full decode finds truncated images too."""
     from PIL import Image
 
-    sizes, gray, broken = set(), True, []
+    sizes, gray, deep, broken = set(), True, 0, []
     for path in files:
         if not is_text(str(path)):
             broken.append(f"{str(path)!a}: its name is not valid UTF-8; rename it")
@@ -212,6 +240,7 @@ def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool]:
             with Image.open(path) as image:
                 image.load()
                 sizes.add((image.height, image.width))
+                deep += _is_deep(image.mode)
                 gray = gray and (image.mode in ("1", "L", "LA") or _is_deep(image.mode))
         except Exception as error:
             broken.append(f"{path}: {_reason(path, error)}")
@@ -219,7 +248,7 @@ def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool]:
         raise DataError(
             _several("These images cannot be read; repair them, or take them out of the folder or list", broken)
         )
-    return sizes, gray
+    return sizes, gray, deep
 
 
 def is_text(name: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ import torch
 
 from ebpl.errors import RunError
 from ebpl.files import write_bytes
-
-log = logging.getLogger("ebpl")
 
 KEPT = 2
 _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
@@ -32,7 +30,7 @@ def save(folder: Path, epochs_done: int, state: dict[str, Any]) -> Path:
     return path
 
 
-def load(folder: Path) -> dict[str, Any] | None:
+def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
     """The newest checkpoint that is whole; None if there is none yet; an error if there are only damaged ones."""
     found = _found(folder)
     for _, path in found:
@@ -44,7 +42,7 @@ def load(folder: Path) -> dict[str, Any] | None:
             reason = "its check sum is wrong"
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'unreadable'}"
-        log.warning("checkpoint %s is damaged (%s); trying an older one", path.name, reason)
+        warn(f"checkpoint {path.name} is damaged ({reason}); trying an older one")
     if found:
         raise RunError(
             f"Every checkpoint in {folder} is damaged ({', '.join(path.name for _, path in found)}). Restore one from "

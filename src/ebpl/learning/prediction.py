@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ebpl.errors import DataError
 from ebpl.model.hybrid import HybridModel
 
 BATCH = 512
@@ -38,7 +39,15 @@ class Predictions:
 def predict(
     model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
 ) -> Predictions:
-    """Predictions for uint8 images: a tensor (N, C, H, W) or an array (N, H, W, C)."""
+    """Predictions for uint8 images: a tensor (N, C, H, W), or an array (N, H, W, C) or, of gray ones, (N, H, W)."""
+    if not isinstance(images, Tensor):
+        images = images[..., None] if images.ndim == 3 else images
+    channels = images.shape[1 if isinstance(images, Tensor) else -1]
+    if images.ndim != 4 or channels != model.architecture.channels or "uint8" not in str(images.dtype):
+        raise DataError(
+            f"The model takes uint8 images with {model.architecture.channels} channels; "
+            f"these are {images.dtype} of shape {tuple(images.shape)}."
+        )
     device = next(model.parameters()).device
     probabilities, energies = [], []
     for start in range(0, len(images), batch):

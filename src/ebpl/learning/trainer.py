@@ -93,15 +93,14 @@ class Trainer:
 
     def train(self) -> None:
         """Train from the newest checkpoint, or from the start, to the end of the schedule."""
-        stored = checkpoint.load(self.run.checkpoints)
+        stored = checkpoint.load(self.run.checkpoints, self._say)
         if stored is not None:
             self._restore(stored)
             self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
-            log.info("resumed after %d epochs", len(self.history))
         else:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
-            self._log_start()
+        self._introduce()
         self._careful()
         self.good = (stored or {}).get("good") or self._snapshot()
         self.saved_at = time.monotonic()
@@ -117,6 +116,10 @@ class Trainer:
                     self._epoch(phase)  # may go back, even into the phase before
                 if self.epoch >= self.schedule[self.phase].epochs:
                     self._end_phase()
+        except KeyboardInterrupt:
+            if self.healthy and self.good["history"]:  # the last epoch that was finished
+                self._save(self.good)
+            raise
         finally:
             self.progress.end()
             if self.board:
@@ -126,20 +129,27 @@ class Trainer:
         """TensorBoard events, without what was written after the state that training goes on from."""
         self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
 
-    def _log_start(self) -> None:
+    def _introduce(self) -> None:
+        """Say what is trained on what, and what looks odd about it."""
         parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
         chosen_by = (
             f"{len(self.validation)} more choose the weights" if self.validation else "the last weights are kept"
         )
         shape = " x ".join(str(n) for n in self.data.shape)
         settings = self.settings
+        counts = self.pool.targets[: self.labeled_count].sum(0).int().tolist()
+        shown = [f"{name} {count}" for name, count in zip(self.data.classes, counts, strict=True)]
+        classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
         network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.sizes()['parameters']:,} parameters"
         numbers = str(self.dtype).removeprefix("torch.")
         for line in (
             *self.data.notes,
+            *(["there are no unlabelled images to learn from"] if not len(self.unlabeled) else []),
             f"{self.data.name}: {parts} images of {shape} in {len(self.data.classes)} classes; {chosen_by}",
+            f"labels: {classes}",
             f"{settings.method}, {network}, {numbers} on {self.device}, augmentation {self.augmentation}, "
             f"{self.updates} updates an epoch; run directory {self.run.path}",
+            *([f"going on after {len(self.history)} epochs"] if self.history else []),
         ):
             self._say(line)
 
@@ -336,11 +346,15 @@ class Trainer:
         """
         if self.healthy:
             self.good = self._snapshot()
-        if save:
-            state = self.good if self.healthy else {**self._snapshot(), "good": self.good}
-            more = {"guard": self.guard.state(), "seconds": self.seconds}
-            checkpoint.save(self.run.checkpoints, len(self.history), {**state, **more})
-            self.saved_at = time.monotonic()
+        if save and self.healthy:
+            self._save(self.good)
+        elif save:
+            self._save({**self._snapshot(), "good": self.good})
+
+    def _save(self, state: dict[str, Any]) -> None:
+        more = {"guard": self.guard.state(), "seconds": self.seconds}
+        checkpoint.save(self.run.checkpoints, len(state["history"]), {**state, **more})
+        self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
         """The best weights so far, in the run directory."""
