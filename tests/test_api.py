@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ebpl
-from ebpl.errors import DataError, RunError
+from ebpl.errors import DataError, RunError, UsageError
 from ebpl.reporting.progress import Silent
 from tests.helpers import blobs, class_folders, quick
 
@@ -121,6 +121,8 @@ def test_a_preset_can_be_named() -> None:
     run = ebpl.train(blobs(), preset="quick", method="curriculum-labeling", pseudo_labels="none", epochs=1, run="run")
     assert run.settings.sgld_steps == 5
     assert repr(run) == "Run('run': curriculum-labeling on blobs, finished)"
+    with pytest.raises(UsageError, match="not both"):
+        ebpl.train(blobs(), quick(), preset="quick")
 
 
 def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:

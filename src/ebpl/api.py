@@ -14,7 +14,7 @@ from ebpl.data.load import load
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
-from ebpl.errors import DataError
+from ebpl.errors import DataError, UsageError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
 from ebpl.measuring.calibration import Floats, Labels
@@ -53,6 +53,10 @@ def train(
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
     """
+    if settings is not None and preset is not None:
+        raise UsageError(
+            "Give settings or a preset, not both: settings = ebpl.preset(name, ...) makes one of the other."
+        )
     if settings is None:
         settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
     chosen = settings.changed(**changes)

@@ -173,5 +173,6 @@ def test_a_state_near_the_limit_is_saved_with_the_one_to_go_back_to(monkeypatch:
     again = Trainer(training.run, training.data, Silent())
     again.train()
     assert len(again.good["history"]) == 2
+    assert not again.healthy
     for name, tensor in training.learner.tensors().items():
         assert torch.equal(tensor, again.learner.tensors()[name]), name

@@ -102,7 +102,8 @@ class Trainer:
             self.learner.restart_chains("start")
         self._introduce()
         self._careful()
-        self.good = (stored or {}).get("good") or self._snapshot()
+        older = (stored or {}).get("good")
+        self.healthy, self.good = older is None, older or self._snapshot()
         self.saved_at = time.monotonic()
         self._open_board()
         total = sum(phase.epochs for phase in self.schedule) * self.updates
