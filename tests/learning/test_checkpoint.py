@@ -23,6 +23,14 @@ def test_the_newest_checkpoint_is_loaded_and_two_are_kept(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*.pt"))) == 2
 
 
+def test_checkpoints_of_epochs_that_were_undone_do_not_come_back(tmp_path: Path) -> None:
+    for number in (7, 8, 5):  # training ran away after epoch 8 and went back
+        checkpoint.save(tmp_path, number, state(number))
+    loaded = checkpoint.load(tmp_path, print)
+    assert loaded is not None
+    assert loaded["number"] == 5
+
+
 def test_without_one_there_is_none(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path, print) is None
 

@@ -13,8 +13,7 @@ def test_parameter_counts_are_the_published_ones(depth: int, width: int, million
     # Zagoruyko and Komodakis 2016 (tables 4 and 5), and WRN-28-2 as in the semi-supervised literature; 10 classes
     with torch.device("meta"):
         model = Architecture(depth, width, 3, 10, None).build()
-    count = sum(p.numel() for p in model.parameters())
-    assert count / 1e6 == pytest.approx(millions, abs=0.06)
+    assert model.parameter_count() / 1e6 == pytest.approx(millions, abs=0.06)
 
 
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 8, 8), (3, 28, 28), (3, 33, 21), (1, 64, 64)])

@@ -19,13 +19,19 @@ _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
 
 
 def save(folder: Path, epochs_done: int, state: dict[str, Any]) -> Path:
-    """Write a checkpoint and remove all but the newest two; a kill at any moment leaves a good one."""
+    """Write a checkpoint; keep it and the one before, and none of epochs that were undone since.
+
+    A kill at any moment leaves a good one.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getbuffer()
     path = folder / f"epoch-{epochs_done:06d}-{zlib.crc32(content):08x}.pt"
     write_bytes(path, content)
-    for _, old in _found(folder)[KEPT:]:
+    found = _found(folder)
+    undone = [old for epochs, old in found if epochs > epochs_done]
+    outdated = [old for epochs, old in found if epochs <= epochs_done][KEPT:]
+    for old in undone + outdated:
         old.unlink(missing_ok=True)
     return path
 

@@ -141,7 +141,7 @@ class Trainer:
         counts = self.pool.targets[: self.labeled_count].sum(0).int().tolist()
         shown = [f"{name} {count}" for name, count in zip(self.data.classes, counts, strict=True)]
         classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
-        network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.sizes()['parameters']:,} parameters"
+        network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.parameter_count():,} parameters"
         numbers = str(self.dtype).removeprefix("torch.")
         for line in (
             *self.data.notes,
@@ -304,6 +304,7 @@ class Trainer:
         finally:
             undone = len(self.history) - len(self.good["history"])
             self._restore(self.good)
+            self.healthy = True
             self._save_best()
         log.warning("%s", message)
         self.progress.advance(-self.looked - undone * self.updates, phase.name, {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +76,6 @@ class HybridModel(nn.Module):
             self.classifier.bias.copy_(self.gaussian.natural_bias())
         return self
 
-    def sizes(self) -> dict[str, Any]:
-        """Number of parameters and of features, for logs."""
-        return {"parameters": sum(p.numel() for p in self.parameters()), "features": self.features.dimension}
+    def parameter_count(self) -> int:
+        """How many numbers are learned."""
+        return sum(parameter.numel() for parameter in self.parameters())
