@@ -13,7 +13,6 @@ from ebpl.reporting.tables import measures_table, show
 from ebpl.runs import free_path
 from ebpl.settings import preset
 
-TITLES = {"ebpl": "EBPL", "curriculum-labeling": "baseline"}
 SHOWN = ("accuracy", "f_score", "ece", "overconfidence")
 
 
@@ -23,14 +22,14 @@ def demo(seed: int = 0, folder: Path = Path("runs")) -> Path:
     folder = free_path(folder / f"demo-seed{seed}")
     measures, predicted = {}, {}
     print(f"digits: {len(data.train)} training images of 8 x 8 pixels, 5 labels in each of 10 classes, seed {seed}")
-    for method in reversed(METHODS):
-        progress = terminal_progress(TITLES[method])
-        settings = preset("quick", method=method, seed=seed)
-        run = api.train("digits", settings, run=folder / method, progress=progress)
-        measures[TITLES[method]] = run.metrics()["metrics"]
+    for name, method in reversed(METHODS.items()):
+        progress = terminal_progress(method.title)
+        settings = preset("quick", method=name, seed=seed)
+        run = api.train("digits", settings, run=folder / name, progress=progress)
+        measures[method.title] = run.metrics()["metrics"]
         assert data.test is not None
         model, _ = run.load_model()
-        predicted[TITLES[method]] = (predict(model, data.test.pixels).probabilities, data.test.labels)
+        predicted[method.title] = (predict(model, data.test.pixels).probabilities, data.test.labels)
     title = f"digits, {len(data.test or ())} test images, 50 labels, {settings.pseudo_labels} pseudo-labels"
     show(measures_table(title, measures, SHOWN))
     figure = folder / "reliability.png"

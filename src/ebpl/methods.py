@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class Method:
     """A training method: what distinguishes it from the others, and nothing else."""
 
+    title: str
+    """What tables and figures call it."""
     density: bool
     """Learn p(x) with the energy model, on labelled and unlabelled images, coupled to the classifier."""
     restart: bool
@@ -16,6 +18,6 @@ class Method:
 
 
 METHODS = {
-    "ebpl": Method(density=True, restart=False),
-    "curriculum-labeling": Method(density=False, restart=True),
+    "ebpl": Method("EBPL", density=True, restart=False),
+    "curriculum-labeling": Method("baseline", density=False, restart=True),
 }

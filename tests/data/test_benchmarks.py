@@ -73,6 +73,16 @@ def test_an_npz_without_the_keys_is_refused(tmp_path: Path) -> None:
         load_benchmark("blood", tmp_path, download=False)
 
 
+def test_an_archive_is_found_packed_or_unpacked(tmp_path: Path) -> None:
+    benchmark = BENCHMARKS["cifar10"]
+    assert not benchmark.is_in(tmp_path)
+    for name in ("cifar-10-batches-py/test_batch", "cifar-10-python.tar.gz"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+        assert benchmark.is_in(folder)
+
+
 def test_digits_come_with_scikit_learn() -> None:
     data = load_benchmark("digits")
     assert data.test is not None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-KINDS = ("none", "shift", "flip", "dihedral")
-
 
 def augment(images: Tensor, kind: str, max_shift: int, generator: torch.Generator) -> Tensor:
     """Each image shifted (edges repeated), for `flip` also mirrored, for `dihedral` also upside down or transposed.

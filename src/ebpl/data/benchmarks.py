@@ -36,6 +36,14 @@ class Benchmark:
     test_images: int
     also_in: tuple[Path, ...] = ()
     """Folders of the system that may hold the official files."""
+    unpacked: str | None = None
+    """A file that is there when the official archive has been unpacked."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the official files, packed or not, are in a folder."""
+        if self.unpacked and (folder / self.unpacked).is_file():
+            return True
+        return all((folder / remote.name).is_file() for remote in self.files)
 
 
 def data_folders(data_dir: Path | None) -> list[Path]:
@@ -96,13 +104,9 @@ def _find(benchmark: Benchmark, data_dir: Path | None) -> Arrays | None:
     for folder in [*data_folders(data_dir), *benchmark.also_in]:
         if (folder / benchmark.npz).is_file():
             return read_arrays(folder / benchmark.npz)
-        if all((folder / remote.name).is_file() for remote in benchmark.files) or _unpacked_cifar(benchmark, folder):
+        if benchmark.is_in(folder):
             return benchmark.read(folder)
     return None
-
-
-def _unpacked_cifar(benchmark: Benchmark, folder: Path) -> bool:
-    return benchmark.npz == "cifar10.npz" and (folder / CIFAR_FOLDER / "test_batch").is_file()
 
 
 def _digits() -> ImageSet:
@@ -169,6 +173,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         read_cifar,
         50_000,
         10_000,
+        unpacked=f"{CIFAR_FOLDER}/test_batch",
     ),
     "svhn": Benchmark(
         "SVHN",

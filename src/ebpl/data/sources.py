@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +176,11 @@ def _resized(images: NDArray[Any], size: int) -> NDArray[Any]:
 
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == (size, size):
         return images
-    squeezed = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
-    box = Image.Resampling.BOX
-    shape = (0, size, size, *squeezed.shape[3:])
-    return np.array([Image.fromarray(i).resize((size, size), box) for i in squeezed], np.uint8).reshape(-1, *shape[1:])
+    flat = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+    resized = np.zeros((len(flat), size, size, *flat.shape[3:]), np.uint8)
+    for target, image in zip(resized, flat, strict=True):
+        target[...] = Image.fromarray(image).resize((size, size), Image.Resampling.BOX)
+    return resized
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -274,11 +275,10 @@ def _reason(path: Path, error: Exception) -> str:
     return "not an image" if "cannot identify" in text else text
 
 
-def _common_size(sizes: Iterable[tuple[int, int]], image_size: int | None) -> tuple[int, int]:
+def _common_size(sizes: set[tuple[int, int]], image_size: int | None) -> tuple[int, int]:
     """The asked-for size, else the images' own where all agree and it is small, else 32 x 32."""
     if image_size is not None:
         return image_size, image_size
-    sizes = set(sizes)
     if len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_KEPT:
         return next(iter(sizes))
     return RESIZED, RESIZED

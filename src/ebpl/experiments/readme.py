@@ -13,8 +13,9 @@ from pathlib import Path
 from ebpl.errors import DataError
 from ebpl.experiments.ledger import Record, load
 from ebpl.files import write_text
+from ebpl.methods import METHODS
 
-TITLES = {"curriculum-labeling": "baseline", "ebpl": "EBPL"}
+TITLES = {name: method.title for name, method in reversed(METHODS.items())}
 NOT_COMPARED = {"guard_gap", "guard_tries", "guard_every"}  # no effect on a run that was not healed
 SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 
@@ -72,7 +73,7 @@ def fill(text: str, records: Sequence[Record]) -> str:
         begin, end = f"<!-- results: {name} -->", f"<!-- end: {name} -->"
         pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
         made = f"{begin}\n{table(records)}\n{end}"
-        text = pattern.sub(lambda _, made=made: made, text)  # type: ignore[misc]
+        text = pattern.sub(made.replace("\\", r"\\"), text)
     return text
 
 

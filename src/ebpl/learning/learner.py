@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ebpl.errors import RunError
 from ebpl.model.hybrid import Architecture, HybridModel
 from ebpl.sampling.replay import ReplayBuffer
-from ebpl.seeds import generator
+from ebpl.seeds import derived_seed, generator
 from ebpl.settings import Settings
 
 
@@ -23,6 +23,7 @@ class Learner:
     ) -> None:
         self.settings, self.device = settings, device
         self.model: HybridModel = architecture.build().to(device)
+        # PyTorch's own type hints leave this argument out
         self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.weight_average else None
         self.buffer = None
@@ -75,7 +76,7 @@ class Learner:
         """Fill the replay buffer with noise."""
         if self.buffer is not None:
             noise = torch.Generator(self.device)
-            noise.manual_seed(generator(self.settings.seed, "buffer", *purpose).initial_seed())
+            noise.manual_seed(derived_seed(self.settings.seed, "buffer", *purpose))
             self.buffer.restart(noise)
 
     def next_average_weight(self) -> float:
