@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from ebpl.learning.curriculum import Phase, phases, pseudo_targets, select
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, predict
-from ebpl.learning.update import TERMS, Pool, Update, runner
+from ebpl.learning.update import TERMS, Pool, Reading, Update, runner
 from ebpl.measuring.calibration import expected_calibration_error
 from ebpl.measuring.classification import accuracy
 from ebpl.methods import METHODS
@@ -93,6 +95,14 @@ class Trainer:
 
     def train(self) -> None:
         """Train from the newest checkpoint, or from the start, to the end of the schedule."""
+        for _ in self.work():
+            pass
+
+    def work(self) -> Iterator[None]:
+        """Training in small pieces: each `next` starts some updates, so that several trainers can take turns.
+
+        On a GPU the updates are only queued; the first piece prepares without any.
+        """
         stored = checkpoint.load(self.run.checkpoints, self._say)
         if stored is not None:
             self._restore(stored)
@@ -109,12 +119,13 @@ class Trainer:
         total = sum(phase.epochs for phase in self.schedule) * self.updates
         self.progress.begin(total, len(self.history) * self.updates)
         try:
+            yield
             while self.phase < len(self.schedule):
                 phase = self.schedule[self.phase]
                 if self.epoch == 0 and phase.step:
                     self._begin_step(phase)
                 if self.epoch < phase.epochs:
-                    self._epoch(phase)  # may go back, even into the phase before
+                    yield from self._epoch(phase)  # may go back, even into the phase before
                 if self.epoch >= self.schedule[self.phase].epochs:
                     self._end_phase()
         except KeyboardInterrupt:
@@ -210,11 +221,11 @@ class Trainer:
 
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
-    def _epoch(self, phase: Phase) -> None:
+    def _epoch(self, phase: Phase) -> Iterator[None]:
         """One pass over all training images; goes back and becomes careful where training ran away."""
         started = time.monotonic()
         try:
-            means = self._updates(phase)
+            means = yield from self._updates(phase)
         except RanAway as reason:
             self._heal(str(reason), phase)
             return
@@ -222,11 +233,14 @@ class Trainer:
             self.seconds += time.monotonic() - started
         self.epoch += 1
         self._record(phase, means)
-        self.healthy = self.guard.is_healthy(self.update.widest_gap.item())
+        self.healthy = self.guard.is_healthy(self.widest_gap)
         self._keep(save=time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds)
 
-    def _updates(self, phase: Phase) -> dict[str, float]:
-        """All updates of an epoch; returns the mean of each loss term."""
+    def _updates(self, phase: Phase) -> Generator[None, None, dict[str, float]]:
+        """All updates of an epoch; returns the mean of each loss term.
+
+        The GPU never waits for the guard: it looks at the losses of some updates while the next ones are running.
+        """
         settings, update = self.settings, self.update
         purpose = (phase.step, self.epoch, self.guard.healed)
         order = generator(settings.seed, "order", *purpose)
@@ -237,7 +251,8 @@ class Trainer:
         update.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose))
         update.clear_sums()
         where = f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}"
-        means: dict[str, float] = {}
+        readings: deque[tuple[int, Reading]] = deque()
+        unread = 1 if self.device.type == "cuda" else 0
         self.looked = 0
         for i in range(self.updates):
             update.classified.copy_(classified[i])
@@ -245,13 +260,23 @@ class Trainer:
             update.average_weight.fill_(self.learner.next_average_weight())
             self.run_update()
             if (i + 1) % settings.guard_every == 0 or i + 1 == self.updates:
-                means = dict(zip(TERMS, (update.sums / (i + 1)).tolist(), strict=True))
-                self.guard.look(means["loss"], update.widest_gap.item())
-                self.progress.advance(i + 1 - self.looked, where, self._facts(means))
-                self.looked = i + 1
+                readings.append((i + 1, update.read()))
+                while len(readings) > unread:
+                    self._look(*readings.popleft(), where)
+                yield
+        for reading in readings:
+            self._look(*reading, where)
         if not self.learner.is_finite():  # the last step came after the last look
             raise RanAway("the weights are not finite numbers")
-        return means
+        return self.means
+
+    def _look(self, updates: int, reading: Reading, where: str) -> None:
+        """Let the guard look at the losses of the epoch's first updates, and the bar show them."""
+        *sums, self.widest_gap = reading()
+        self.means = {name: value / updates for name, value in zip(TERMS, sums, strict=True)}
+        self.guard.look(self.means["loss"], self.widest_gap)
+        self.progress.advance(updates - self.looked, where, self._facts(self.means))
+        self.looked = updates
 
     def _facts(self, means: dict[str, float]) -> dict[str, float]:
         """What the bar shows."""

@@ -19,6 +19,8 @@ from ebpl.sampling.langevin import Langevin
 from ebpl.settings import Settings
 
 TERMS = ("loss", "cross_entropy", "energy_images", "energy_samples", "coupling")
+Reading = Callable[[], list[float]]
+"""Numbers on their way from the device: calling it waits for them."""
 
 
 @dataclass
@@ -59,6 +61,21 @@ class Update:
         """Start summing the loss terms anew."""
         self.sums.zero_()
         self.widest_gap.zero_()
+
+    def read(self) -> Reading:
+        """The sums of the loss terms so far, and the widest gap; nothing waits until the result is called."""
+        values = torch.cat([self.sums, self.widest_gap[None]])
+        if values.device.type != "cuda":
+            return values.tolist
+        host = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+
+        def wait() -> list[float]:
+            arrived.synchronize()
+            return host.tolist()
+
+        return wait
 
     def __call__(self) -> None:
         """One update on the batch at positions `classified` and `everything` of the pool."""
