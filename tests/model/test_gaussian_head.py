@@ -40,6 +40,14 @@ def test_class_energies_are_the_quadratic_form_written_out(precision: str) -> No
     np.testing.assert_allclose(head.energy(features).detach().numpy(), total)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_energy_gradient_is_what_autograd_finds(precision: str) -> None:
+    head = random_head(precision, 4, 5, seed=2)
+    features = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(head.energy(features).sum(), features)
+    torch.testing.assert_close(head.energy_gradient()(features), expected)
+
+
 @given(
     precision=st.sampled_from(PRECISIONS),
     classes=st.integers(2, 6),

@@ -62,3 +62,11 @@ def test_samples_carry_no_gradient_and_parameters_get_none() -> None:
     x = Langevin(3, 0.1, 0.1)(lambda x: (slope * x).sum(1), torch.zeros(2, 3), torch.Generator())
     assert not x.requires_grad
     assert slope.grad is None
+
+
+def test_following_a_known_gradient_gives_the_same_samples() -> None:
+    langevin = Langevin(5, 0.3, 0.1, gradient_clip=0.7, clamp=(-1.0, 1.0))
+    start = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+    by_energy = langevin(lambda x: 0.5 * (x**2).sum(1), start, torch.Generator().manual_seed(2))
+    by_gradient = langevin.follow(lambda x: x, start, torch.Generator().manual_seed(2))
+    torch.testing.assert_close(by_energy, by_gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,19 +33,22 @@ def objective(
     density_weight: float = 1.0,
     coupling_weight: float = 0.001,
     energy_penalty: float = 0.0,
+    features: Callable[[Tensor], Tensor] | None = None,
 ) -> Terms:
     """The loss of one update; without `images` and `samples` it is the classifier's cross-entropy alone.
 
     `targets` are probabilities, one-hot for true and hard labels. The gradient of -log p(x) is that of
-    E(images) - E(samples), with samples drawn from the model and held fixed.
+    E(images) - E(samples), with samples drawn from the model and held fixed. `features` may stand in for the model's
+    own feature extractor.
     """
+    network = (lambda images: model.heads(features(images))) if features else model
     if images is None or samples is None:
-        scores, _ = model(classified)
+        scores, _ = network(classified)
         cross_entropy = F.cross_entropy(scores, targets)
         zero = torch.zeros_like(cross_entropy)
         return Terms(cross_entropy, cross_entropy, zero, zero, zero)
     # without normalisation layers the images of a batch do not see each other: one pass serves all three parts
-    scores, energies = model(torch.cat([classified, images, samples]))
+    scores, energies = network(torch.cat([classified, images, samples]))
     count = len(classified)
     cross_entropy = F.cross_entropy(scores[:count], targets)
     energy_images, energy_samples = energies[count : count + len(images)], energies[count + len(images) :]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ebpl.data.augment import augment
+from ebpl.fast.network import FastNetwork, fast_network
 from ebpl.learning.learner import Learner, refresh, sampling_copy
 from ebpl.learning.objective import Terms, objective
 from ebpl.sampling.langevin import Langevin
@@ -48,7 +49,8 @@ class Update:
         self.sums = torch.zeros(len(TERMS), device=device)
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
-        self.sampler = sampling_copy(learner.model, dtype)
+        self.fast = fast_network(learner.model.features, pool.images.shape[1:], device, dtype)
+        self.sampler = None if self.fast else sampling_copy(learner.model, dtype)
         self.langevin = Langevin(
             settings.sgld_steps,
             settings.sgld_step_size,
@@ -80,6 +82,8 @@ class Update:
     def __call__(self) -> None:
         """One update on the batch at positions `classified` and `everything` of the pool."""
         learner, settings = self.learner, self.settings
+        if self.fast:
+            self.fast.refresh()
         classified = augment(self.pool.take(self.classified), self.augmentation, settings.max_shift, self.generator)
         images = samples = None
         if learner.buffer is not None:
@@ -96,6 +100,7 @@ class Update:
                 density_weight=settings.density_weight,
                 coupling_weight=settings.coupling_weight,
                 energy_penalty=settings.energy_penalty,
+                features=self.fast,
             )
         terms.loss.backward()  # type: ignore[no-untyped-call]
         if settings.gradient_clip:
@@ -113,14 +118,33 @@ class Update:
 
     def _sample(self) -> Tensor:
         """Samples from the model as it is now, drawn from and put back into the replay buffer."""
-        buffer = self.learner.buffer
+        buffer, model = self.learner.buffer, self.learner.model
         assert buffer is not None
-        refresh(self.sampler, self.learner.model)
+        assert model.gaussian is not None
         index, start = buffer.draw(self.settings.chains, self.generator)
         start = start.contiguous(memory_format=torch.channels_last)
-        samples = self.langevin(lambda x: self.sampler(x.to(self.dtype))[1], start, self.generator)
+        if self.fast:
+            samples = self.langevin.follow(self._energy_gradient(self.fast), start, self.generator)
+        else:
+            sampler = self.sampler
+            assert sampler is not None
+            refresh(sampler, model)
+            samples = self.langevin(lambda x: sampler(x.to(self.dtype))[1], start, self.generator)
         buffer.store(index, samples)
         return samples
+
+    def _energy_gradient(self, network: FastNetwork) -> Callable[[Tensor], Tensor]:
+        """dE/dx without autograd."""
+        gaussian = self.learner.model.gaussian
+        assert gaussian is not None
+        head_gradient = gaussian.energy_gradient()
+
+        @torch.no_grad()
+        def gradient(x: Tensor) -> Tensor:
+            features, trace = network.forth(x)
+            return network.images_gradient(head_gradient(features), trace)
+
+        return gradient
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +31,17 @@ class GaussianHead(nn.Module):
             return vectors @ self.factor.tril()
         return vectors
 
+    def _times_precision(self, vectors: Tensor) -> Tensor:
+        """Rows v as P v."""
+        if self.precision == "diagonal":
+            return vectors * torch.exp(self.log_precision)
+        if self.precision == "full":
+            return self._whiten(vectors) @ self.factor.tril().T
+        return vectors
+
     def natural_weight(self) -> Tensor:
         """P mu_c for each class: the classifier's weight when both heads agree."""
-        whitened = self._whiten(self.means)
-        if self.precision == "diagonal":
-            return whitened * torch.exp(self.log_precision / 2)
-        if self.precision == "full":
-            return whitened @ self.factor.tril().T
-        return whitened
+        return self._times_precision(self.means)
 
     def natural_bias(self) -> Tensor:
         """-1/2 mu_c' P mu_c for each class: the classifier's bias when both heads agree."""
@@ -51,6 +55,17 @@ class GaussianHead(nn.Module):
     def energy(self, features: Tensor) -> Tensor:
         """E = -log sum_c exp(-E_c) for each image, up to a constant minus the log-density, (N)."""
         return -torch.logsumexp(-self.class_energies(features), 1)
+
+    @torch.no_grad()
+    def energy_gradient(self) -> Callable[[Tensor], Tensor]:
+        """dE/df as a function of the features, for the parameters as they are now: P f - sum_c p(c | f) P mu_c."""
+        weight, bias = self.natural_weight(), self.natural_bias()
+
+        def gradient(features: Tensor) -> Tensor:
+            posterior = torch.softmax(torch.addmm(bias, features, weight.T), 1)
+            return torch.addmm(self._times_precision(features), posterior, weight, alpha=-1)
+
+        return torch.no_grad()(gradient)
 
     def posterior(self, features: Tensor) -> Tensor:
         """p(c | x) by Bayes' rule from the Gaussians, (N, C)."""

@@ -27,14 +27,22 @@ class Langevin:
 
     def __call__(self, energy: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
         """Samples after `steps` steps from x; `energy` gives one energy a sample."""
-        for _ in range(self.steps):
+
+        def gradient(x: Tensor) -> Tensor:
             x = x.detach().requires_grad_(True)
             with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(energy(x).sum(), x)
-            x = x.detach()
+                return torch.autograd.grad(energy(x).sum(), x)[0]
+
+        return self.follow(gradient, x, generator)
+
+    def follow(self, gradient: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
+        """The same for an energy whose gradient is known."""
+        x = x.detach()
+        for _ in range(self.steps):
+            slope = gradient(x)
             if self.gradient_clip:
-                gradient = gradient.clamp(-self.gradient_clip, self.gradient_clip)
-            x = x - self.step_size * gradient
+                slope = slope.clamp(-self.gradient_clip, self.gradient_clip)
+            x = x - self.step_size * slope
             if self.noise:
                 x = x + self.noise * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
             if self.clamp is not None:

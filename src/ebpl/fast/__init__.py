@@ -1,0 +1,1 @@
+"""The fast way through the network on a GPU; everything else computes the same without it."""

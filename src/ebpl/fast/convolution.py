@@ -1,0 +1,50 @@
+"""Convolutions with what follows them in one kernel, for Hopper GPUs.
+
+Written in Gluon, a part of Triton: one warp has tiles of pixels and of weights copied to shared memory by the tensor
+memory accelerator, the others multiply them from there with warpgroup instructions. Tensors are bfloat16, contiguous
+(images, rows, columns, channels); weights are (outputs, taps, inputs).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ebpl.fast import rows, taps
+from ebpl.fast.ending import ACTIVATED, AS_IT_IS
+from ebpl.fast.tiles import Rows, Tile, choose
+from ebpl.model.wide_resnet import SLOPE
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    stride: int = 1,
+    back: bool = False,
+    bias: Tensor | None = None,
+    sign: Tensor | None = None,
+    residual: Tensor | None = None,
+    activated: bool = False,
+    raw: bool = False,
+    active: bool = False,
+    sums: Tensor | None = None,
+    tile: Tile | Rows | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """As `ebpl.fast.plain.convolve`."""
+    images, height, width, inputs = x.shape
+    outputs, count, _ = weight.shape
+    up = back and stride == 2 and count == 9
+    step = 1 if back else stride
+    height, width = height // step, width // step
+    shape = (images, 2 * height, 2 * width, outputs) if up else (images, height, width, outputs)
+    raw_result, active_result = x.new_empty(shape) if raw else None, x.new_empty(shape) if active else None
+    given = [x if tensor is None else tensor for tensor in (bias, sign, residual, raw_result, active_result, sums)]
+    kind = 0 if residual is None else ACTIVATED if activated else AS_IT_IS
+    flags = [bias is not None, sign is not None, kind, raw, active, sums is not None, SLOPE]
+    simple = count == 9 and stride == 1
+    tile = tile or choose((images, height, width), inputs, outputs, simple)
+    if isinstance(tile, Rows):
+        rows.launch(x, weight, given, flags, back, tile)
+    else:
+        taps.launch(x, weight, given, flags, images, height, width, step, up, back, tile)
+    return raw_result, active_result
