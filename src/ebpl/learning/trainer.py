@@ -341,6 +341,7 @@ class Trainer:
 
     def _careful(self) -> None:
         """Build the update as the guard wants it now."""
+        vars(self).pop("run_update", None)  # a captured graph frees its memory before the next is captured
         self.learner.set_learning_rate(self.guard.learning_rate)
         settings = self.guard.careful(self.settings)
         self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)
