@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import ebpl
-from ebpl.errors import RunError, UsageError
+from ebpl.errors import EbplError, RunError, UsageError
 from ebpl.runs import SETTINGS, WEIGHTS, Run, free_path, load_model
 from tests.helpers import blobs, quick
 
@@ -111,6 +111,28 @@ def test_two_processes_cannot_train_the_same_run() -> None:
     run = Run.create("run", quick(), blobs(), {})
     with run.training(), pytest.raises(RunError, match="another process"), run.training():
         pass
+
+
+def test_runs_trained_at_the_same_time_each_have_their_own_log() -> None:
+    first, second = (Run.create(name, quick(), blobs(), {}) for name in ("a", "a.b"))
+    with first.training(), second.training():
+        first.log.info("only the first")
+        second.log.info("only the second")
+    assert [(run.path / "train.log").read_text().split("INFO ")[1] for run in (first, second)] == [
+        "only the first\n",
+        "only the second\n",
+    ]
+
+
+def test_too_little_memory_says_how_to_go_on_and_a_bug_leaves_its_trace() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    with pytest.raises(EbplError, match=r"not enough memory.*--batch-size.*ebpl resume run"), run.training():
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(ZeroDivisionError), run.training():
+        _ = 1 / 0
+    log = (run.path / "train.log").read_text()
+    assert "not enough memory" in log
+    assert "ZeroDivisionError" in log
 
 
 def test_metrics_of_an_unfinished_run_say_how_to_finish_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ebpl.learning.trainer import Trainer
     from ebpl.model.hybrid import HybridModel
 
+LOG = logging.getLogger("ebpl")
 Data = str | os.PathLike[str] | ImageSet
 
 
@@ -152,20 +154,19 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     if images.test is not None and images.test.labeled.any():
         probabilities = _predicted(model, run.settings, images.test)
         result = _evaluation(probabilities, images.test, description)
-        draw_reliability(run.path / "reliability.png", {run.settings.method: (probabilities, images.test.labels)})
+        title: str = run.settings.method
+        draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)
 
 
-def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]]) -> None:
+def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]], log: logging.Logger = LOG) -> None:
     """A reliability diagram of each result, if matplotlib is there."""
-    import logging
-
     try:
         from ebpl.reporting.figures import reliability_diagram
     except ImportError:
-        logging.getLogger("ebpl").warning("matplotlib is not installed, so there is no reliability diagram")
+        log.warning("matplotlib is not installed, so there is no reliability diagram")
         return
     reliability_diagram(path, results)
 

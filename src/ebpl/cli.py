@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ebpl import __version__
-from ebpl.errors import DataError, EbplError, UsageError, did_you_mean
+from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, UsageError, did_you_mean, is_memory
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
 
 INTERRUPTED = 130
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ebpl: {error.filename or 'The system'}: {error.strerror or error}", file=sys.stderr)
         return DataError.exit_code
     except (MemoryError, RuntimeError) as error:
-        if not _is_memory(error):
+        if not is_memory(error):
             raise
         print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
@@ -70,15 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stop(*_: object) -> NoReturn:
     """A polite kill is a stop from the keyboard: the last finished epoch is saved."""
     raise KeyboardInterrupt
-
-
-MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."
-
-
-def _is_memory(error: Exception) -> bool:
-    """Whether Python, the CPU's allocator or the GPU's ran out of memory."""
-    texts = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in texts)
 
 
 def _main(arguments: list[str]) -> int:

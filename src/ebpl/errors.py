@@ -45,6 +45,15 @@ class WriteError(EbplError):
     exit_code = 6
 
 
+MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."
+
+
+def is_memory(error: Exception) -> bool:
+    """Whether Python, the CPU's allocator or the GPU's ran out of memory."""
+    texts = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in texts)
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known words, or all of them when none is near."""
     known = sorted(known)

@@ -15,15 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ebpl.errors import EbplError, RunError, WriteError, did_you_mean
+from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, WriteError, did_you_mean, is_memory
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.settings import Settings, read_toml, write_toml
 
 if TYPE_CHECKING:
     from ebpl.data.images import ImageSet
     from ebpl.model.hybrid import HybridModel
-
-log = logging.getLogger("ebpl")
 
 SETTINGS, ENVIRONMENT = "settings.toml", "environment.json"
 WEIGHTS, TEST_METRICS = "best.safetensors", "test_metrics.json"
@@ -36,6 +34,9 @@ class Run:
         self.path = Path(path)
         if not (self.path / SETTINGS).is_file():
             raise RunError(_not_a_run(self.path))
+        # a logger of its own, so that runs trained at the same time do not write into each other's train.log; a dot
+        # would make a logger the child of another
+        self.log = logging.getLogger("ebpl.run." + str(self.path.resolve()).replace(".", "%2E"))
         stored = read_toml(self.path / SETTINGS)
         try:
             self.settings = Settings().changed(**stored["settings"])
@@ -146,7 +147,7 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Hold the run for this process, and copy the log into train.log."""
+        """Hold the run for this process, and write its log into train.log."""
         try:
             lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -155,7 +156,7 @@ class Run:
             _hold(lock, self.path)
             for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
                 stale.unlink(missing_ok=True)
-            handler, level = self._log_handler(), log.level
+            log, handler = self.log, self._log_handler()
             log.addHandler(handler)
             log.setLevel(logging.INFO)
             try:
@@ -169,9 +170,15 @@ class Run:
             except KeyboardInterrupt:
                 log.info("stopped from the keyboard")
                 raise KeyboardInterrupt(f"Stopped. Go on with: ebpl resume {self.path}") from None
+            except Exception as error:
+                if not is_memory(error):
+                    log.exception("stopped by an error that should not happen")
+                    raise
+                message = f"There is not enough memory. {MEMORY_ADVICE} Go on with: ebpl resume {self.path}"
+                log.error("%s", message)
+                raise EbplError(message) from error
             finally:
                 log.removeHandler(handler)
-                log.setLevel(level)
                 with contextlib.suppress(OSError):
                     handler.close()
 

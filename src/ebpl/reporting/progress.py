@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
-
-log = logging.getLogger("ebpl")
 
 
 class Progress(Protocol):
