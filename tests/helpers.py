@@ -1,5 +1,7 @@
 """What several tests need: small data and quick settings."""
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from safetensors.torch import load_file
 
 from ebpl.data.images import ImageSet, from_arrays
 from ebpl.settings import Settings, preset
@@ -58,6 +61,20 @@ def class_folders(root: Path, labeled: int = 4, unlabeled: int = 6) -> Path:
     for i in range(unlabeled):
         write_png(root / "unlabeled" / f"{i}.png", value=60 * i)
     return root
+
+
+def result(run: Path) -> dict[str, object]:
+    """All that a run leaves behind, but for times of the clock."""
+    with open(run / "metrics.csv", newline="") as file:
+        metrics = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    final = json.loads((run / "test_metrics.json").read_text())
+    del final["seconds"]
+    return {
+        "metrics": metrics,
+        "final": final,
+        "pseudo_labels": {p.name: p.read_text() for p in (run / "pseudo_labels").glob("*.csv")},
+        "weights": {k: v.numpy().tobytes() for k, v in load_file(run / "best.safetensors").items()},
+    }
 
 
 def environment() -> dict[str, str]:

@@ -144,3 +144,41 @@ def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:
     ebpl.resume(run, data=blobs(), progress=Watch())
     assert torch.get_num_threads() == before
     assert "The run was started with device cuda and goes on here with cpu." in seen or torch.cuda.is_available()
+
+
+def test_seeds_that_make_no_sense_leave_no_folder_behind() -> None:
+    for seeds, message in (([0, 0], "more than once"), ([], "at least one"), ([-1], "seed is -1")):
+        with pytest.raises(UsageError, match=message):
+            ebpl.train_seeds(blobs(), seeds, quick(), run="seeds")
+    with pytest.raises(UsageError, match="not both"):
+        ebpl.train_seeds(blobs(), [0], quick(), run="seeds", seed=1)
+    with pytest.raises(DataError, match="labels per class"):
+        ebpl.train_seeds(blobs(), [0, 1], quick(labels_per_class=50), run="seeds")
+    assert not Path("seeds").exists()
+
+
+def test_data_of_several_runs_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = quick(method="curriculum-labeling", pseudo_labels="none", epochs=1)
+    loads = []
+
+    def counted(*arguments: object, **options: object) -> ebpl.ImageSet:
+        loads.append(arguments)
+        return load(*arguments, **options)
+
+    load = ebpl.data.load.load
+    monkeypatch.setattr("ebpl.api.load", counted)
+    monkeypatch.setattr("ebpl.data.load.load", counted)
+    runs = ebpl.train_seeds("digits", range(3), settings, run="seeds")
+    assert len(loads) == 1
+    for run in runs[:2]:
+        (run.path / "test_metrics.json").unlink()
+    assert all(run.finished for run in ebpl.resume_all(runs))
+    assert len(loads) == 2
+
+
+def test_no_seed_finished_is_told_when_measuring() -> None:
+    from ebpl.api import evaluation_of_seeds
+
+    ebpl.Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    with pytest.raises(RunError, match=r"No seed in seeds is finished\. Continue with: ebpl resume seeds"):
+        evaluation_of_seeds(Path("seeds"))

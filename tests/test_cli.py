@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebpl.cli import build_parser, main
+from ebpl.errors import DivergedError
 from ebpl.settings import Settings
 from tests.helpers import QUICK, class_folders, ebpl, environment
 
@@ -69,6 +70,9 @@ def test_help_shows_defaults_of_the_presets(capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--image-size", "0"], "0 is not positive"),
         (["train"], "the following arguments are required: DATA"),
         (["train", "digits", "more"], "does not take 'more'"),
+        (["train", "digits", "--seeds", "0-2,1"], "Seed 1 is named more than once"),
+        (["train", "digits", "--seeds", "five"], "'five' in --seeds five is no seed"),
+        (["train", "digits", "--seeds", "0-4", "--seed", "1"], "--seed trains one seed and --seeds several"),
         ([], "required: COMMAND"),
         (["train", "digits", "--device", "cuda"], "PyTorch sees no GPU"),
     ],
@@ -128,6 +132,81 @@ def test_train_evaluate_and_resume(capsys) -> None:
     code, _, error = run(capsys, "train", "digits", *options, "--run", "run")
     assert code == 4
     assert "ebpl resume run" in error
+
+
+BASELINE = [*QUICK, "--method", "curriculum-labeling", "--pseudo-labels", "none"]
+
+
+def test_several_seeds_are_trained_resumed_and_evaluated_together(capsys) -> None:
+    code, out, err = run(capsys, "train", "digits", *BASELINE, "--seeds", "0,2")
+    assert code == 0
+    folder = Path("runs/digits-curriculum-labeling-none-seeds0_2")
+    assert sorted(path.name for path in folder.iterdir()) == ["seed-0", "seed-2"]
+    assert "digits, test images, 2 seeds" in out
+    assert "mean ± std" in out
+    assert "seed 0: initial, epoch 1/2" in err
+    assert "seed 2: initial, epoch 1/2" in err
+    (folder / "seed-2" / "test_metrics.json").unlink()
+    code, out, err = run(capsys, "evaluate", folder)
+    assert code == 0
+    assert "Not finished, and left out: seed 2" in out
+    code, out, err = run(capsys, "resume", folder)
+    assert code == 0
+    assert "seed-0 is finished already" in out
+    assert "seed 2: going on after 2 epochs" in err
+    assert "2 seeds" in out
+    code, out, _ = run(capsys, "evaluate", folder, "--json", "-")
+    result = json.loads(out)
+    accuracies = [result["seeds"][seed]["metrics"]["accuracy"] for seed in ("0", "2")]
+    assert result["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert result["standard_deviation"]["accuracy"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    code, _, error = run(capsys, "train", "digits", *BASELINE, "--seeds", "5", "--run", folder)
+    assert code == 4
+    assert f"ebpl resume {folder}" in error
+
+
+def test_a_seed_that_fails_is_told_beside_the_results_of_the_others(capsys, monkeypatch) -> None:
+    from ebpl.learning.trainer import Trainer
+
+    prepare = Trainer._prepare_data
+
+    def diverges(trainer: Trainer) -> None:
+        if trainer.settings.seed == 1:
+            raise DivergedError("It ran away.")
+        prepare(trainer)
+
+    monkeypatch.setattr(Trainer, "_prepare_data", diverges)
+    code, out, error = run(capsys, "train", "digits", *BASELINE, "--seeds", "0-2", "--run", "seeds")
+    assert code == DivergedError.exit_code
+    assert "2 seeds" in out
+    assert "macro F-score" in out
+    assert "1 of 3 runs failed." in error
+    assert f"{Path('seeds/seed-1')}: It ran away." in error
+    code, out, error = run(capsys, "resume", "seeds")
+    assert code == DivergedError.exit_code
+    assert "2 seeds" in out
+    monkeypatch.undo()
+
+
+def test_runs_that_have_nothing_in_common_are_resumed_together_and_shown_one_by_one(capsys) -> None:
+    for name in ("a", "b"):
+        assert run(capsys, "train", "digits", *BASELINE, "--run", name)[0] == 0
+    Path("b/test_metrics.json").unlink()
+    code, out, err = run(capsys, "resume", "a", "b", "b")
+    assert code == 0
+    assert "b: going on after 2 epochs" in err
+    assert out.count("macro F-score") == 2
+    assert "mean" not in out
+
+
+def test_seeds_without_test_images_say_how_to_measure(capsys, tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets")
+    code, out, _ = run(capsys, "train", folder, *BASELINE, "--seeds", "0-1", "--run", "seeds")
+    assert code == 0
+    assert "ebpl evaluate seeds DATA" in out
+    code, out, _ = run(capsys, "evaluate", "seeds", folder)
+    assert code == 0
+    assert "2 seeds" in out
 
 
 def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:

@@ -7,8 +7,18 @@ import torch
 from safetensors.torch import save_file
 
 import ebpl
-from ebpl.errors import RunError, UsageError
-from ebpl.runs import SETTINGS, WEIGHTS, Run, free_path, load_model
+from ebpl.errors import EbplError, RunError, UsageError, WriteError
+from ebpl.runs import (
+    SETTINGS,
+    WEIGHTS,
+    Run,
+    free_path,
+    load_model,
+    open_runs,
+    resume_command,
+    seed_folders,
+    seeds_folder,
+)
 from tests.helpers import blobs, quick
 
 
@@ -57,6 +67,51 @@ def test_without_a_name_a_free_one_is_found() -> None:
     paths = [Run.create(None, quick(seed=3), blobs(), {}).path.as_posix() for _ in range(3)]
     first = "runs/blobs-ebpl-hard-seed3"
     assert paths == [first, f"{first}-2", f"{first}-3"]
+
+
+def test_runs_of_several_seeds_share_a_folder_which_must_be_new() -> None:
+    runs = Run.create_for_seeds(None, quick(), [0, 1, 10, 2], blobs(), {})
+    folder = Path("runs/blobs-ebpl-hard-seeds0-1_10_2")
+    assert [run.path for run in runs] == [folder / f"seed-{seed}" for seed in (0, 1, 10, 2)]
+    assert [run.settings.seed for run in runs] == [0, 1, 10, 2]
+    assert [path.name for path in seed_folders(folder)] == ["seed-0", "seed-1", "seed-2", "seed-10"]
+    with pytest.raises(RunError, match=r"never overwrites.*ebpl resume runs"):
+        Run.create_for_seeds(folder, quick(), [3], blobs(), {})
+    with pytest.raises(RunError, match=r"several seeds: seed-0, seed-1, seed-2, seed-10. Name one"):
+        Run(folder)
+
+
+def test_when_one_cannot_be_created_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = ebpl.runs.write_text
+
+    def full(path: Path, text: str) -> None:
+        if "seed-1" in str(path):
+            raise WriteError("The disk is full.")
+        write(path, text)
+
+    monkeypatch.setattr("ebpl.runs.write_text", full)
+    with pytest.raises(WriteError):
+        Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    assert not Path("seeds").exists()
+
+
+def test_a_folder_of_seeds_stands_for_its_runs_and_each_is_opened_once() -> None:
+    runs = Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    other = Run.create("other", quick(), blobs(), {})
+    opened = open_runs(["seeds/seed-1", "seeds", "other", "./other"])
+    assert [run.path for run in opened] == [runs[1].path, runs[0].path, other.path]
+    assert seeds_folder(runs) == Path("seeds")
+    assert seeds_folder(opened) is None
+    with pytest.raises(RunError, match="no run at"):
+        open_runs(["nothing"])
+
+
+def test_the_command_to_go_on_is_as_short_as_can_be() -> None:
+    runs = Run.create_for_seeds("seeds", quick(), [2, 0, 1], blobs(), {})
+    assert resume_command(runs) == "ebpl resume seeds"
+    assert resume_command(runs[:1]) == f"ebpl resume {runs[0].path}"
+    (runs[0].path / "test_metrics.json").write_text("{}")
+    assert resume_command(runs[1:]) == "ebpl resume seeds"
 
 
 def test_a_data_name_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
@@ -111,6 +166,28 @@ def test_two_processes_cannot_train_the_same_run() -> None:
     run = Run.create("run", quick(), blobs(), {})
     with run.training(), pytest.raises(RunError, match="another process"), run.training():
         pass
+
+
+def test_runs_trained_at_the_same_time_each_have_their_own_log() -> None:
+    first, second = (Run.create(name, quick(), blobs(), {}) for name in ("a", "a.b"))
+    with first.training(), second.training():
+        first.log.info("only the first")
+        second.log.info("only the second")
+    assert [(run.path / "train.log").read_text().split("INFO ")[1] for run in (first, second)] == [
+        "only the first\n",
+        "only the second\n",
+    ]
+
+
+def test_too_little_memory_says_how_to_go_on_and_a_bug_leaves_its_trace() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    with pytest.raises(EbplError, match=r"not enough memory.*--batch-size.*ebpl resume run"), run.training():
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(ZeroDivisionError), run.training():
+        _ = 1 / 0
+    log = (run.path / "train.log").read_text()
+    assert "not enough memory" in log
+    assert "ZeroDivisionError" in log
 
 
 def test_metrics_of_an_unfinished_run_say_how_to_finish_it() -> None:

@@ -18,7 +18,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ebpl.api import evaluate as evaluate
     from ebpl.api import resume as resume
+    from ebpl.api import resume_all as resume_all
     from ebpl.api import train as train
+    from ebpl.api import train_seeds as train_seeds
     from ebpl.data.images import Images as Images
     from ebpl.data.images import ImageSet as ImageSet
     from ebpl.data.images import from_arrays as from_arrays
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 _HOME = {
     "evaluate": "ebpl.api",
     "resume": "ebpl.api",
+    "resume_all": "ebpl.api",
     "train": "ebpl.api",
+    "train_seeds": "ebpl.api",
     "Images": "ebpl.data.images",
     "ImageSet": "ebpl.data.images",
     "from_arrays": "ebpl.data.images",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +16,23 @@ from ebpl.data.load import load
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
-from ebpl.errors import DataError, UsageError
+from ebpl.errors import DataError, RunError, SomeFailedError, UsageError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
 from ebpl.measuring.calibration import Floats, Labels
-from ebpl.measuring.summary import by_bin, measure
+from ebpl.measuring.summary import by_bin, measure, spread
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.reporting.tensorboard import writer_class
-from ebpl.runs import TEST_METRICS, Run
+from ebpl.runs import TEST_METRICS, Run, open_runs, resume_command
+from ebpl.seeds import checked_seeds
 from ebpl.settings import Settings
 
 if TYPE_CHECKING:
+    from ebpl.learning.side_by_side import Pieces
     from ebpl.learning.trainer import Trainer
     from ebpl.model.hybrid import HybridModel
 
+LOG = logging.getLogger("ebpl")
 Data = str | os.PathLike[str] | ImageSet
 
 
@@ -53,35 +58,78 @@ def train(
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
     """
-    if settings is not None and preset is not None:
-        raise UsageError(
-            "Give settings or a preset, not both: settings = ebpl.preset(name, ...) makes one of the other."
-        )
-    if settings is None:
-        settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
-    chosen = settings.changed(**changes)
+    chosen = _chosen(settings, preset, changes)
     images = load(data, data_dir=data_dir, image_size=image_size)
-    # whatever can fail without training fails before a run directory is made
-    split_for(images, chosen)
-    choose_device(chosen)
-    if chosen.tensorboard:
-        writer_class()
+    _check(images, chosen)
+    made = Run.create(Path(run) if run else None, chosen, images, _source(data, data_dir, image_size))
+    for _ in _training(made, images, progress or Silent()):
+        pass
+    return made
+
+
+def train_seeds(
+    data: Data,
+    seeds: Iterable[int],
+    settings: Settings | None = None,
+    *,
+    preset: str | None = None,
+    run: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    progress: Sequence[Progress] | None = None,
+    **changes: Any,
+) -> list[Run]:
+    """Train the same settings with several seeds and return the finished runs, in the order of the seeds.
+
+    On a GPU the seeds are trained side by side, elsewhere one after the other; each as if it were alone. All else is as
+    in `train`; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished before
+    `ebpl.errors.SomeFailedError` is raised.
+
+    >>> import ebpl
+    >>> runs = ebpl.train_seeds("digits", [0, 1], run="runs/two", epochs=1, pseudo_labels="none")
+    >>> [run.path.as_posix() for run in runs]
+    ['runs/two/seed-0', 'runs/two/seed-1']
+    """
+    if "seed" in changes:
+        raise UsageError("Give a seed or seeds, not both.")
+    chosen = _chosen(settings, preset, changes)
+    every = [chosen.changed(seed=seed) for seed in checked_seeds(seeds)]
+    images = load(data, data_dir=data_dir, image_size=image_size)
+    for each in every:
+        _check(images, each)
     source = _source(data, data_dir, image_size)
-    return _train(Run.create(Path(run) if run else None, chosen, images, source), images, progress)
+    runs = Run.create_for_seeds(Path(run) if run else None, chosen, [each.seed for each in every], images, source)
+    shown = progress or [Silent() for _ in runs]
+    return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
 
 
 def resume(run: Run | str | os.PathLike[str], *, data: ImageSet | None = None, progress: Progress | None = None) -> Run:
     """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is."""
     run = _opened(run)
-    if run.finished:
-        return run
-    progress = progress or Silent()
-    then, now = run.environment(), describe_environment(run.settings)
-    for name in ("device", "dtype"):
-        if then.get(name, now[name]) != now[name]:
-            progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
-    with threads(then.get("threads", now["threads"])):
-        return _train(run, run.load_data(data), progress)
+    if not run.finished:
+        for _ in _going_on(run, run.load_data(data), progress or Silent()):
+            pass
+    return run
+
+
+def resume_all(
+    runs: Iterable[Run | str | os.PathLike[str]],
+    *,
+    data: ImageSet | None = None,
+    progress: Sequence[Progress] | None = None,
+) -> list[Run]:
+    """Go on with several runs as `train_seeds` does, side by side on a GPU; finished ones are returned as they are."""
+    opened = [_opened(run) for run in runs]
+    shown = progress or [Silent() for _ in opened]
+    loaded: dict[str, ImageSet] = {}
+    trainings = {}
+    for run, seen in zip(opened, shown, strict=True):
+        if not run.finished:
+            where = repr(run.source)
+            loaded[where] = run.load_data(data or loaded.get(where))
+            trainings[run] = _going_on(run, loaded[where], seen)
+    _all(list(trainings), list(trainings.values()))
+    return opened
 
 
 def evaluate(
@@ -103,6 +151,24 @@ def evaluation(
     model, description = run.load_model()
     images = _test_images(run, data, data_dir, description)
     return _evaluation(_predicted(model, run.settings, images), images, description)
+
+
+def evaluation_of_seeds(
+    folder: Path, data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """The evaluation of each finished seed in a folder, and mean and standard deviation of their measures."""
+    runs = open_runs([folder])
+    finished = [run for run in runs if run.finished]
+    if not finished:
+        raise RunError(f"No seed in {folder} is finished. Continue with: {resume_command(runs)}")
+    seeds = {run.settings.seed: evaluation(run, data, data_dir=data_dir) for run in finished}
+    measures = spread([each["metrics"] for each in seeds.values()])
+    return {
+        "seeds": seeds,
+        "mean": {name: mean for name, (mean, _) in measures.items()},
+        "standard_deviation": {name: deviation for name, (_, deviation) in measures.items()},
+        "not_finished": [run.settings.seed for run in runs if not run.finished],
+    }
 
 
 def default_settings(device: str = "auto") -> Settings:
@@ -135,14 +201,63 @@ def _source(data: Data, data_dir: Any, image_size: int | None) -> dict[str, Any]
     return {"path": path, "data_dir": folder, "image_size": image_size}
 
 
-def _train(run: Run, images: ImageSet, progress: Progress | None) -> Run:
+def _chosen(settings: Settings | None, preset: str | None, changes: dict[str, Any]) -> Settings:
+    if settings is not None and preset is not None:
+        raise UsageError(
+            "Give settings or a preset, not both: settings = ebpl.preset(name, ...) makes one of the other."
+        )
+    if settings is None:
+        settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
+    return settings.changed(**changes)
+
+
+def _check(images: ImageSet, settings: Settings) -> None:
+    """Whatever can fail without training fails before a run directory is made."""
+    split_for(images, settings)
+    choose_device(settings)
+    if settings.tensorboard:
+        writer_class()
+
+
+def _training(run: Run, images: ImageSet, progress: Progress) -> Pieces:
+    """A whole training in small pieces, the first of which prepares and the last of which measures."""
     from ebpl.learning.trainer import Trainer
 
     with run.training():
-        trainer = Trainer(run, images, progress or Silent())
-        trainer.train()
+        trainer = Trainer(run, images, progress)
+        yield from trainer.work()
         _finish(run, images, trainer)
-    return run
+
+
+def _going_on(run: Run, images: ImageSet, progress: Progress) -> Pieces:
+    """The rest of a training, with what it was started with."""
+    then, now = run.environment(), describe_environment(run.settings)
+    for name in ("device", "dtype"):
+        if then.get(name, now[name]) != now[name]:
+            progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
+    if now["device"] != "cpu":  # where trainings take turns, and threads change no digit
+        yield from _training(run, images, progress)
+        return
+    with threads(then.get("threads", now["threads"])):
+        yield from _training(run, images, progress)
+
+
+def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:
+    """Train all of them to their ends, and tell which failed."""
+    from ebpl.learning.side_by_side import Training, train_all
+
+    on_gpu = all(choose_device(run.settings).type == "cuda" for run in runs)
+    trainings = [Training(each, on_gpu) for each in pieces]
+    try:
+        train_all(trainings, in_turns=on_gpu)
+    except KeyboardInterrupt:
+        reasons = [str(training.error) for training in trainings if training.error]
+        message = "\n".join([f"Stopped. Go on with: {resume_command(runs)}", *reasons])
+        raise KeyboardInterrupt(message) from None
+    failures = {run.path: training.error for run, training in zip(runs, trainings, strict=True) if training.error}
+    if failures:
+        raise SomeFailedError(runs, failures)
+    return list(runs)
 
 
 def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
@@ -152,20 +267,19 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     if images.test is not None and images.test.labeled.any():
         probabilities = _predicted(model, run.settings, images.test)
         result = _evaluation(probabilities, images.test, description)
-        draw_reliability(run.path / "reliability.png", {run.settings.method: (probabilities, images.test.labels)})
+        title: str = run.settings.method
+        draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)
 
 
-def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]]) -> None:
+def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]], log: logging.Logger = LOG) -> None:
     """A reliability diagram of each result, if matplotlib is there."""
-    import logging
-
     try:
         from ebpl.reporting.figures import reliability_diagram
     except ImportError:
-        logging.getLogger("ebpl").warning("matplotlib is not installed, so there is no reliability diagram")
+        log.warning("matplotlib is not installed, so there is no reliability diagram")
         return
     reliability_diagram(path, results)
 

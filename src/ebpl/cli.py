@@ -14,11 +14,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from ebpl import __version__
-from ebpl.errors import DataError, EbplError, UsageError, did_you_mean
+from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
+from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
+
+if TYPE_CHECKING:
+    from ebpl.runs import Run
 
 INTERRUPTED = 130
 
@@ -61,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ebpl: {error.filename or 'The system'}: {error.strerror or error}", file=sys.stderr)
         return DataError.exit_code
     except (MemoryError, RuntimeError) as error:
-        if not _is_memory(error):
+        if not is_memory(error):
             raise
         print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
@@ -70,15 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stop(*_: object) -> NoReturn:
     """A polite kill is a stop from the keyboard: the last finished epoch is saved."""
     raise KeyboardInterrupt
-
-
-MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."
-
-
-def _is_memory(error: Exception) -> bool:
-    """Whether Python, the CPU's allocator or the GPU's ran out of memory."""
-    texts = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, MemoryError) or any(text in str(error).lower() for text in texts)
 
 
 def _main(arguments: list[str]) -> int:
@@ -137,6 +132,12 @@ def _add_train(parser: Parser) -> None:
         f"or a benchmark: {', '.join(BENCHMARK_NAMES)}",
     )
     parser.add_argument("--run", metavar="DIR", help="the new run directory (default: a free name below runs/)")
+    parser.add_argument(
+        "--seeds",
+        metavar="0-4",
+        help="train several seeds, also 0,2,5 or 0-2,7: side by side on a GPU, else one after the other; "
+        "each has a run directory seed-N inside DIR",
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
     parser.add_argument(
         "--image-size",
@@ -211,25 +212,29 @@ def _positive(text: str) -> int:
 def _train(options: argparse.Namespace) -> int:
     names = {field.name for field in dataclasses.fields(Settings)}
     changes = {name: value for name, value in vars(options).items() if name in names}
+    if options.seeds is not None and "seed" in changes:
+        raise UsageError("--seed trains one seed and --seeds several: give one of the two.")
+    seeds = parse_seeds(options.seeds) if options.seeds is not None else None
     settings = preset(options.preset, **changes) if options.preset else None
     if settings is None:
         preset(**changes)  # a wrong value is found before anything heavy is imported
     from ebpl import api
-    from ebpl.reporting.progress import terminal_progress
+    from ebpl.reporting.progress import terminal_progress, terminal_progresses
 
     settings = settings or api.default_settings(changes.get("device", "auto")).changed(**changes)
-    run = api.train(
-        options.data,
-        settings,
-        run=options.run,
-        data_dir=options.data_dir,
-        image_size=options.image_size,
-        progress=terminal_progress(),
-    )
-    return _show_finished(run)
+    places = {"run": options.run, "data_dir": options.data_dir, "image_size": options.image_size}
+    if seeds is None:
+        return _show_finished(api.train(options.data, settings, **places, progress=terminal_progress()))
+    try:
+        with terminal_progresses([f"seed {seed}" for seed in seeds]) as bars:
+            runs = api.train_seeds(options.data, seeds, settings, **places, progress=bars)
+    except SomeFailedError as failed:
+        _show_all(failed.runs)
+        raise
+    return _show_all(runs)
 
 
-def _show_finished(run: Any) -> int:
+def _show_finished(run: Run) -> int:
     from ebpl.reporting.tables import measures_table, show
 
     result = run.metrics()
@@ -242,26 +247,60 @@ def _show_finished(run: Any) -> int:
     return 0
 
 
+def _show_all(runs: Sequence[Run]) -> int:
+    """Those of several runs that are finished: seeds in one table, other runs one by one."""
+    from ebpl.reporting.tables import seeds_table, show
+    from ebpl.runs import seeds_folder
+
+    finished = [run for run in runs if run.finished]
+    folder = seeds_folder(runs)
+    if folder is None:
+        for run in finished:
+            _show_finished(run)
+    elif finished:
+        results = {run.settings.seed: run.metrics()["metrics"] for run in finished}
+        if all(results.values()):
+            show(seeds_table(f"{runs[0].data_name}, test images", results))
+        else:
+            print(f"There are no labelled test images. Measure on others with: ebpl evaluate {folder} DATA")
+        print(f"Each seed's weights are in its folder in {folder}")
+    return 0
+
+
 # --- resume, evaluate, demo ------------------------------------------------------------------------------------------
 
 
 def _add_resume(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="run directories, or the folder of several seeds: all of them at once"
+    )
 
 
 def _resume(options: argparse.Namespace) -> int:
     from ebpl import api
-    from ebpl.reporting.progress import terminal_progress
-    from ebpl.runs import Run
+    from ebpl.reporting.progress import terminal_progress, terminal_progresses
+    from ebpl.runs import open_runs, seeds_folder
 
-    run = Run(options.run)
-    if run.finished:
-        print(f"{run.path} is finished already.")
-    return _show_finished(api.resume(run, progress=terminal_progress()))
+    runs = open_runs(options.runs)
+    for run in runs:
+        if run.finished:
+            print(f"{run.path} is finished already.")
+    if len(runs) == 1:
+        return _show_finished(api.resume(runs[0], progress=terminal_progress()))
+    unfinished = [run for run in runs if not run.finished]
+    together = seeds_folder(runs)
+    labels = [run.path.name.replace("-", " ") if together else str(run.path) for run in unfinished]
+    try:
+        with terminal_progresses(labels) as bars:
+            api.resume_all(unfinished, progress=bars)
+    except SomeFailedError:
+        _show_all(runs)
+        raise
+    return _show_all(runs)
 
 
 def _add_evaluate(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument("run", metavar="RUN", help="the run directory, or the folder of several seeds: all of them")
     parser.add_argument("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own test images)")
     parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
     parser.add_argument(
@@ -274,17 +313,27 @@ def _evaluate(options: argparse.Namespace) -> int:
 
     from ebpl import api
     from ebpl.files import finite, write_json
-    from ebpl.reporting.tables import measures_table, show
-    from ebpl.runs import Run
+    from ebpl.reporting.tables import measures_table, seeds_table, show
+    from ebpl.runs import Run, seed_folders
 
-    run = Run(options.run)
-    result = api.evaluation(run, options.data, data_dir=options.data_dir)
+    folder = Path(options.run)
+    seeds = seed_folders(folder)
+    run = Run(seeds[0] if seeds else folder)
+    title = str(options.data or f"{run.data_name}, test images")
+    if seeds:
+        result = api.evaluation_of_seeds(folder, options.data, data_dir=options.data_dir)
+        table = seeds_table(title, {seed: each["metrics"] for seed, each in result["seeds"].items()})
+    else:
+        result = api.evaluation(run, options.data, data_dir=options.data_dir)
+        table = measures_table(title, {run.settings.method: result["metrics"]})
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
         return 0
     if options.json:
         write_json(Path(options.json), result)
-    show(measures_table(str(options.data or f"{run.data_name}, test images"), {run.settings.method: result["metrics"]}))
+    show(table)
+    if result.get("not_finished"):
+        print(f"Not finished, and left out: seed {', '.join(map(str, result['not_finished']))}")
     return 0
 
 

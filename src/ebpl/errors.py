@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ebpl.runs import Run
 
 
 class EbplError(Exception):
@@ -33,6 +38,24 @@ class RunError(EbplError):
     exit_code = 4
 
 
+class SomeFailedError(RunError):
+    """Some of several runs failed, after the others came to their ends.
+
+    `runs` are all of them, `failures` holds errors by the run's path; the exit code is that of the first.
+    """
+
+    def __init__(self, runs: Sequence[Run], failures: Mapping[Path, Exception]) -> None:
+        self.runs, self.failures = runs, failures
+        reasons = [f"{path}: {_reason(error)}" for path, error in failures.items()]
+        super().__init__("\n".join([f"{len(failures)} of {len(runs)} runs failed.", *reasons]))
+        self.exit_code = getattr(next(iter(failures.values())), "exit_code", EbplError.exit_code)
+
+
+def _reason(error: Exception) -> str:
+    known = isinstance(error, EbplError)
+    return str(error) if known else f"{type(error).__name__}: {error} (train.log has the whole trace)"
+
+
 class DivergedError(EbplError):
     """Training that ran away more often than the guard was allowed to heal."""
 
@@ -43,6 +66,18 @@ class WriteError(EbplError):
     """A file that could not be written, for example on a full disk."""
 
     exit_code = 6
+
+
+MEMORY_ADVICE = "Lower --batch-size, --buffer-size, --width or --image-size, or close other programs."
+
+
+def is_memory(error: BaseException | None) -> bool:
+    """Whether Python, the CPU's allocator or the GPU's ran out of memory, here or in what led to this error."""
+    if error is None:
+        return False
+    texts = ("out of memory", "not enough memory", "can't allocate memory")
+    here = isinstance(error, MemoryError) or any(text in str(error).lower() for text in texts)
+    return here or is_memory(error.__context__)
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

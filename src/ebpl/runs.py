@@ -7,23 +7,23 @@ import csv
 import io
 import json
 import logging
+import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ebpl.errors import EbplError, RunError, WriteError, did_you_mean
+from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, WriteError, did_you_mean, is_memory
 from ebpl.files import write_bytes, write_failed, write_json, write_text
+from ebpl.seeds import seeds_in_words
 from ebpl.settings import Settings, read_toml, write_toml
 
 if TYPE_CHECKING:
     from ebpl.data.images import ImageSet
     from ebpl.model.hybrid import HybridModel
-
-log = logging.getLogger("ebpl")
 
 SETTINGS, ENVIRONMENT = "settings.toml", "environment.json"
 WEIGHTS, TEST_METRICS = "best.safetensors", "test_metrics.json"
@@ -36,6 +36,9 @@ class Run:
         self.path = Path(path)
         if not (self.path / SETTINGS).is_file():
             raise RunError(_not_a_run(self.path))
+        # a logger of its own, so that runs trained at the same time do not write into each other's train.log; a dot
+        # would make a logger the child of another
+        self.log = logging.getLogger("ebpl.run." + str(self.path.resolve()).replace(".", "%2E"))
         stored = read_toml(self.path / SETTINGS)
         try:
             self.settings = Settings().changed(**stored["settings"])
@@ -53,20 +56,7 @@ class Run:
         """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
         from ebpl.devices import describe_environment
 
-        if path is None:
-            name = f"{_safe(data.name)}-{settings.method}-{settings.pseudo_labels}-seed{settings.seed}"
-            path = free_path(Path("runs") / name)
-        else:
-            path = Path(path)
-            try:
-                path.mkdir(parents=True, exist_ok=path.is_dir() and not any(path.iterdir()))
-            except FileExistsError:
-                there = f", or continue that one with: ebpl resume {path}" if (path / SETTINGS).is_file() else ""
-                raise RunError(
-                    f"{path} exists already, and a run never overwrites anything. Choose another run directory{there}."
-                ) from None
-            except OSError as error:
-                raise write_failed(path, error) from error
+        path = _new_folder(path, data, settings, f"seed{settings.seed}")
         command = {"command": ["ebpl", *sys.argv[1:]] if Path(sys.argv[0]).name == "ebpl" else None}
         described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
         try:
@@ -75,6 +65,19 @@ class Run:
             return cls(path)
         except EbplError:  # half a run directory would be in the way of the next try
             shutil.rmtree(path, ignore_errors=True)
+            raise
+
+    @classmethod
+    def create_for_seeds(
+        cls, path: str | Path | None, settings: Settings, seeds: Sequence[int], data: ImageSet, source: dict[str, Any]
+    ) -> list[Run]:
+        """New run directories `seed-N`, in a folder of their own, that differ in their seed alone."""
+        every = [settings.changed(seed=seed) for seed in seeds]
+        folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
+        try:
+            return [cls.create(folder / f"seed-{each.seed}", each, data, source) for each in every]
+        except EbplError:
+            shutil.rmtree(folder, ignore_errors=True)
             raise
 
     @property
@@ -146,7 +149,7 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Hold the run for this process, and copy the log into train.log."""
+        """Hold the run for this process, and write its log into train.log."""
         try:
             lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -155,7 +158,7 @@ class Run:
             _hold(lock, self.path)
             for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
                 stale.unlink(missing_ok=True)
-            handler, level = self._log_handler(), log.level
+            log, handler = self.log, self._log_handler()
             log.addHandler(handler)
             log.setLevel(logging.INFO)
             try:
@@ -169,9 +172,15 @@ class Run:
             except KeyboardInterrupt:
                 log.info("stopped from the keyboard")
                 raise KeyboardInterrupt(f"Stopped. Go on with: ebpl resume {self.path}") from None
+            except Exception as error:
+                if not is_memory(error):
+                    log.exception("stopped by an error that should not happen")
+                    raise
+                message = f"There is not enough memory. {MEMORY_ADVICE} Go on with: ebpl resume {self.path}"
+                log.error("%s", message)
+                raise EbplError(message) from error
             finally:
                 log.removeHandler(handler)
-                log.setLevel(level)
                 with contextlib.suppress(OSError):
                     handler.close()
 
@@ -231,6 +240,59 @@ def _hold(lock: IO[str], path: Path) -> None:
         raise RunError(f"{path} is being trained by another process. Wait for it, or stop it first.") from None
 
 
+def seed_folders(folder: Path) -> list[Path]:
+    """The runs of several seeds in this folder, in the order of their seeds."""
+    found = [path for path in folder.glob("seed-*") if _is_of_a_seed(path) and (path / SETTINGS).is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("seed-")))
+
+
+def _is_of_a_seed(path: Path) -> bool:
+    return re.fullmatch(r"seed-[0-9]+", path.name) is not None
+
+
+def open_runs(paths: Iterable[str | Path]) -> list[Run]:
+    """The runs at these paths, each once; a folder that holds the runs of several seeds stands for all of them."""
+    found: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        inside = [] if (path / SETTINGS).is_file() else seed_folders(path)
+        for run in map(Run, inside or [path]):
+            found.setdefault(run.path.resolve(), run)
+    return list(found.values())
+
+
+def seeds_folder(runs: Iterable[Run]) -> Path | None:
+    """The folder of several seeds that all these runs are in, if there is one."""
+    folders = {run.path.parent if _is_of_a_seed(run.path) else None for run in runs}
+    return folders.pop() if len(folders) == 1 else None
+
+
+def resume_command(runs: Sequence[Run]) -> str:
+    """What to type to go on with the unfinished ones of these runs."""
+    unfinished = [run.path for run in runs if not run.finished]
+    folder = seeds_folder(runs)
+    if folder and set(unfinished) == {path for path in seed_folders(folder) if not Run(path).finished}:
+        unfinished = [folder]
+    return " ".join(["ebpl resume", *map(str, unfinished)])
+
+
+def _new_folder(path: str | Path | None, data: ImageSet, settings: Settings, ending: str) -> Path:
+    """A new folder at this path, which must not exist yet, or under a free name below `runs/`."""
+    if path is None:
+        return free_path(Path("runs") / f"{_safe(data.name)}-{settings.method}-{settings.pseudo_labels}-{ending}")
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=path.is_dir() and not any(path.iterdir()))
+    except FileExistsError:
+        trained = (path / SETTINGS).is_file() or seed_folders(path)
+        there = f", or continue that one with: ebpl resume {path}" if trained else ""
+        raise RunError(
+            f"{path} exists already, and a run never overwrites anything. Choose another run directory{there}."
+        ) from None
+    except OSError as error:
+        raise write_failed(path, error) from error
+    return path
+
+
 def free_path(path: Path) -> Path:
     """A new folder at this path, or with -2, -3 ... behind it if there is one already."""
     for number in range(1, 100_000):
@@ -255,6 +317,8 @@ def _not_a_run(path: Path) -> str:
         siblings = [str(p) for p in path.parent.glob("*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
         hint = f" {did_you_mean(str(path), siblings)}" if siblings else ""
         return f"There is no run at {path}.{hint}"
+    if seeds := seed_folders(path):
+        return f"{path} holds the runs of several seeds: {', '.join(p.name for p in seeds)}. Name one of them."
     return f"{path} is not a run directory: it has no {SETTINGS}."
 
 

@@ -1,8 +1,6 @@
 """Real processes are killed at several moments; what they finish with must be what an undisturbed run finishes with."""
 
-import csv
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -11,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
-from tests.helpers import ebpl, environment
+from tests.helpers import ebpl, environment, result
 
 OPTIONS = [
     *["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "256", "--epochs", "3", "--steps", "2"],
@@ -44,20 +41,6 @@ def kill_when(process: subprocess.Popen[bytes], condition, delay: float = 0.0) -
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
     return alive
-
-
-def result(run: Path) -> dict[str, object]:
-    """All that a run leaves behind, but for times of the clock."""
-    with open(run / "metrics.csv", newline="") as file:
-        metrics = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-    final = json.loads((run / "test_metrics.json").read_text())
-    del final["seconds"]
-    return {
-        "metrics": metrics,
-        "final": final,
-        "pseudo_labels": {p.name: p.read_text() for p in (run / "pseudo_labels").iterdir()},
-        "weights": {k: v.numpy().tobytes() for k, v in load_file(run / "best.safetensors").items()},
-    }
 
 
 DIVERGING = [
@@ -161,3 +144,20 @@ def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed,
     done = ebpl("resume", run)
     assert "going on after" in done.stderr
     assert result(run) == undisturbed("baseline")
+
+
+def test_several_seeds_killed_and_stopped_end_as_each_would_alone(tmp_path: Path, undisturbed) -> None:
+    folder = tmp_path / "seeds"
+    process = start("train", "digits", *OPTIONS, *MODES["baseline"], "--seeds", "1,0", "--run", folder)
+    assert kill_when(process, lambda: epochs_in(folder / "seed-1") >= 2)
+    process = start("resume", folder)
+    while process.poll() is None and epochs_in(folder / "seed-0") + epochs_in(folder / "seed-1") < EPOCHS + 2:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    done = ebpl("resume", folder)
+    assert done.returncode == 0, done.stderr
+    assert result(folder / "seed-0") == undisturbed("baseline")
+    alone = ebpl("train", "digits", *OPTIONS, *MODES["baseline"], "--seed", "1", "--run", tmp_path / "alone")
+    assert alone.returncode == 0
+    assert result(folder / "seed-1") == result(tmp_path / "alone")

@@ -1,6 +1,8 @@
+import re
+
 import pytest
 
-from ebpl.reporting.progress import Bar, Lines, duration, terminal_progress, transfer_bar
+from ebpl.reporting.progress import Bar, Lines, duration, terminal_progress, terminal_progresses, transfer_bar
 
 
 def test_without_a_terminal_there_are_plain_lines_with_the_time_left(capsys) -> None:
@@ -28,6 +30,33 @@ def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
     assert "step 2 of 4, epoch 3/20" in printed
     assert "loss 0.123" in printed
     assert "healed [not markup]" in printed
+
+
+def test_several_trainings_have_a_bar_each_on_one_display(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with terminal_progresses(["seed 0", "seed 1", "seed 2"]) as (first, second, _):
+        first.begin(10, 0)
+        second.begin(10, 0)
+        first.advance(10, "initial, epoch 1/1", {"loss": 0.5})
+        second.advance(5, "initial, epoch 1/2", {"loss": 0.25})
+        second.say("something happened")
+        first.end()
+        second.end()
+    printed = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "seed 1: something happened" in printed
+    *_, one, two, three = [line for line in re.split(r"[\r\n]+", printed) if line.strip()]
+    assert one.startswith("seed 0 initial, epoch 1/1")
+    assert one.rstrip().endswith("done")
+    assert two.startswith("seed 1 initial, epoch 1/2")
+    assert two.rstrip().endswith("stopped")
+    assert three.startswith("seed 2 waiting")
+
+
+def test_several_trainings_without_a_terminal_are_told_apart_by_their_lines(capsys) -> None:
+    with terminal_progresses(["seed 0", "seed 1"]) as (first, second):
+        first.say("hello")
+        second.say("hello too")
+    assert capsys.readouterr().err == "seed 0: hello\nseed 1: hello too\n"
 
 
 @pytest.mark.parametrize(

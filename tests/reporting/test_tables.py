@@ -1,5 +1,7 @@
+import numpy as np
+
 from ebpl.measuring.summary import measure
-from ebpl.reporting.tables import measures_table, show
+from ebpl.reporting.tables import measures_table, seeds_table, show
 from tests.measuring.test_calibration import random_predictions
 
 
@@ -16,3 +18,23 @@ def test_only_the_measures_asked_for_are_shown(capsys) -> None:
     printed = capsys.readouterr().out
     assert "accuracy" in printed
     assert "ECE" not in printed
+
+
+def test_five_seeds_and_their_spread_fit_a_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    results = {seed: measure(*random_predictions(seed, 60, 3, 2.0)) for seed in range(5)}
+    show(seeds_table("some data", results))
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line.split() for line in lines if "accuracy %" in line and "minus" not in line)
+    values = [100 * result["accuracy"] for result in results.values()]
+    spread = [f"{np.mean(values):.1f}", "±", f"{np.std(values, ddof=1):.1f}"]
+    assert row == ["accuracy", "%", *[f"{value:.1f}" for value in values], *spread]
+    assert sum(bool(line.strip()) for line in lines) == 3 + len(results[0]), "no row is broken in two"
+
+
+def test_of_many_seeds_the_range_is_shown(capsys) -> None:
+    results = {seed: measure(*random_predictions(seed, 60, 3, 2.0)) for seed in range(9)}
+    show(seeds_table("some data", results))
+    printed = capsys.readouterr().out
+    assert "lowest" in printed
+    assert f"{100 * min(result['accuracy'] for result in results.values()):.1f}" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -30,8 +29,6 @@ from ebpl.reporting.progress import Progress
 from ebpl.reporting.tensorboard import Board
 from ebpl.runs import Run, describe_model
 from ebpl.seeds import derived_seed, generator
-
-log = logging.getLogger("ebpl")
 
 
 class Trainer:
@@ -185,7 +182,7 @@ class Trainer:
 
     def _say(self, text: str) -> None:
         """Tell the log and whoever is watching."""
-        log.info("%s", text)
+        self.run.log.info("%s", text)
         self.progress.say(text)
 
     def _set_pseudo_labels(self, chosen: np.ndarray, targets: Tensor) -> None:
@@ -314,7 +311,7 @@ class Trainer:
         line = f"{phase.name}, epoch {self.epoch}/{phase.epochs} | " + "  ".join(
             f"{name} {value:.4g}" for name, value in self._facts(means).items()
         )
-        log.info("%s", line)
+        self.run.log.info("%s", line)
         self.progress.epoch(line)
 
     # --- safety ------------------------------------------------------------------------------------------------------
@@ -331,7 +328,7 @@ class Trainer:
             self._restore(self.good)
             self.healthy = True
             self._save_best()
-        log.warning("%s", message)
+        self.run.log.warning("%s", message)
         self.progress.advance(-self.looked - undone * self.updates, phase.name, {})
         self.progress.say(message)
         if self.board:
@@ -341,6 +338,7 @@ class Trainer:
 
     def _careful(self) -> None:
         """Build the update as the guard wants it now."""
+        vars(self).pop("run_update", None)  # a captured graph frees its memory before the next is captured
         self.learner.set_learning_rate(self.guard.learning_rate)
         settings = self.guard.careful(self.settings)
         self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)

@@ -169,15 +169,19 @@ def runner(update: Update) -> Callable[[], None]:
 
 def _captured(update: Update) -> Callable[[], None]:
     before = update.learner.state()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
+    stream = current = torch.cuda.current_stream()
+    if current == torch.cuda.default_stream():  # which cannot be captured
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(current)
     with torch.cuda.stream(stream):
         for _ in range(3):  # lazy initialisation must not happen during the capture
             update()
-    torch.cuda.current_stream().wait_stream(stream)
+    current.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(update.generator)
-    with torch.cuda.graph(graph):
+    # Graphs captured on one stream share cuBLAS's workspace there, and the first to go may free it for all
+    # (github.com/pytorch/pytorch/issues/193402): runs that are trained side by side each capture on their own.
+    with torch.cuda.graph(graph, stream=stream):
         update()
     update.learner.restore(before)
     update.clear_sums()

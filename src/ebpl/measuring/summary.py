@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from ebpl.measuring import calibration, classification
@@ -41,6 +43,21 @@ NAMES = {
     "aurc": "area under risk-coverage",
 }
 _PERCENT = {"accuracy", "f_score", "ece", "ece_10_bins", "adaptive_ece", "classwise_ece", "overconfidence", "aurc"}
+
+
+def spread(results: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation (of a sample, so n - 1; 0 for a single one) of each measure over several results."""
+    columns = {name: [result[name] for result in results] for name in results[0]}
+    return {name: (fmean(values), stdev(values) if len(values) > 1 else 0.0) for name, values in columns.items()}
+
+
+def as_number(name: str, *values: float) -> tuple[str, list[str]]:
+    """A measure's title with its unit, and values of it as bare numbers, for a table with many columns."""
+    if name == "images":
+        return NAMES[name], [f"{value:.0f}" for value in values]
+    if name not in _PERCENT:
+        return NAMES[name], [f"{value:.3f}" for value in values]
+    return f"{NAMES[name]} %", [f"{100 * value:.1f}" for value in values]
 
 
 def in_words(name: str, value: float) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
-
-log = logging.getLogger("ebpl")
 
 
 class Progress(Protocol):
@@ -71,38 +68,61 @@ class Lines(Silent):
 
 
 class Bar(Silent):
-    """One bar: phase, epoch, losses, validation accuracy, time left."""
+    """One bar: phase, epoch, losses, validation accuracy, time left; alone, or one of several on `display`."""
 
-    def __init__(self, label: str = "") -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn(f"[bold]{label}" if label else "[bold]training"),
-            TextColumn("{task.fields[where]}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[facts]}"),
-            TimeElapsedColumn(),
-            _time_left_column(),
-            console=Console(stderr=True),
-            expand=True,
-        )
-        self._task: Any = None
+    def __init__(self, label: str = "", display: Any = None) -> None:
+        self._display, self._alone = display or _display(), display is None
+        self._label = f"{label}: " if label and display else ""
+        self._task = self._display.add_task(label or "training", start=False, total=1, where="waiting", facts="")
 
     def begin(self, updates: int, done: int) -> None:
-        self._task = self._bar.add_task("", total=updates, completed=done, where="", facts="")
-        self._bar.start()
+        self._display.update(self._task, total=updates, completed=done, where="")
+        self._display.start_task(self._task)
+        self._display.start()
 
     def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
         text = "  ".join(f"{name} {value:.3g}" for name, value in facts.items())
-        self._bar.update(self._task, advance=updates, where=where, facts=text)
+        self._display.update(self._task, advance=updates, where=where, facts=text)
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False)
+        self._display.console.print(self._label + text, markup=False, highlight=False)
 
     def end(self) -> None:
-        self._bar.stop()
+        self._display.stop_task(self._task)
+        if self._alone:
+            self._display.stop()
+
+
+def _display() -> Any:
+    """Where bars are drawn; only one can be live at a time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.fields[where]}"),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, no_wrap=True)),
+        TextColumn("{task.percentage:>3.0f}%"),
+        _facts_column(),
+        TimeElapsedColumn(),
+        _time_left_column(),
+        console=Console(stderr=True),
+        expand=True,
+    )
+
+
+def _facts_column() -> Any:
+    """What gives way on a narrow terminal, so that the time left can still be seen."""
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Column
+    from rich.text import Text
+
+    class Facts(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
+
+    return Facts(Column())
 
 
 def _time_left_column() -> Any:
@@ -110,11 +130,9 @@ def _time_left_column() -> Any:
     from rich.text import Text
 
     class TimeLeft(ProgressColumn):
-        max_refresh = 0.5
-
         def render(self, task: Task) -> Text:
-            if task.finished:
-                return Text("done")
+            if task.finished or task.stop_time is not None:
+                return Text("done" if task.finished else "stopped")
             left = task.time_remaining
             return Text("" if left is None else f"{duration(left)} left")
 
@@ -124,6 +142,19 @@ def _time_left_column() -> Any:
 def terminal_progress(label: str = "") -> Progress:
     """A bar on a terminal, plain lines elsewhere."""
     return Bar(label) if sys.stderr.isatty() else Lines(label)
+
+
+@contextlib.contextmanager
+def terminal_progresses(labels: Sequence[str]) -> Iterator[list[Progress]]:
+    """A bar for each of several trainings, one below the other on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield [Lines(label) for label in labels]
+        return
+    display = _display()  # goes live when the first training begins, since a download may want a bar before
+    try:
+        yield [Bar(label, display) for label in labels]
+    finally:
+        display.stop()
 
 
 def duration(seconds: float) -> str:
