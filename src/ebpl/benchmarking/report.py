@@ -98,8 +98,8 @@ def _prediction(record: Record) -> Table:
 def provenance(record: Record) -> str:
     """When and on what it was measured."""
     machine, rate = record["machine"], record["matrix_rate"]
-    cores = "" if machine["gpu"] else f", {machine['threads']} threads"
-    parts = [f"{machine['name']}{cores}", f"{_short(rate['tflops'])} TFLOP/s in a {rate['dtype']} matrix product"]
+    threads = "" if machine["gpu"] else f", threads: {machine['threads']}"
+    parts = [f"{machine['name']}{threads}", f"{_short(rate['tflops'])} TFLOP/s in a {rate['dtype']} matrix product"]
     parts += [f"PyTorch {machine['torch']}", f"EBPL {machine['ebpl']} in {machine['dtype']}"]
     parts += [f"median of {record['options']['rounds']} rounds", record["date"][:10]]
     return "; ".join(parts) + "."
