@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test check format readme test-gpu clean
+.PHONY: demo test check format readme benchmarks test-gpu clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -22,6 +22,9 @@ format: .venv/dev  ## bring the code into the house style
 
 readme: .venv/core  ## write the numbers in README.md anew from results/
 	$(BIN)/python -m ebpl.experiments.readme
+
+benchmarks: .venv/core  ## write tables and figure of benchmarks/ anew from its records
+	$(BIN)/python -m ebpl.benchmarking.report
 
 test-gpu:  ## tests that need a GPU, with the Python that is there
 	PYTHONPATH=src python3 -m pytest -m gpu tests

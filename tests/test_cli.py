@@ -28,7 +28,7 @@ def test_help_answers_in_well_under_a_second() -> None:
         times.append(time.perf_counter() - start)
     assert answer.returncode == 0
     assert min(times) < 0.7
-    for command in ("train", "resume", "evaluate", "demo"):
+    for command in ("train", "resume", "evaluate", "demo", "benchmark"):
         assert command in answer.stdout
 
 

@@ -106,6 +106,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
+    _add_benchmark(command("benchmark", _benchmark, "measure the speed of training here, against a plain loop"))
     subparsers.choices = _Suggesting(commands)
     return parser, commands
 
@@ -348,4 +349,67 @@ def _demo(options: argparse.Namespace) -> int:
     from ebpl.demo import demo
 
     demo(options.seed, Path(options.folder))
+    return 0
+
+
+# --- benchmark -------------------------------------------------------------------------------------------------------
+
+
+def _add_benchmark(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--networks", type=_words, metavar="LIST", help="depth-width of each (default: 28-10,28-2,16-4; CPU: 10-1)")
+    add("--seeds", type=_counts, metavar="LIST", help="how many runs at once on a GPU (default: 1,5)")
+    add("--sgld-steps", type=_positive, metavar="N", help="sampling steps K for each update (default: 20; CPU: 5)")
+    add("--batch-size", type=_positive, metavar="N", help="images in each part of the batch (default: 64; CPU: 16)")
+    add("--image-size", type=_positive, metavar="N", help="images are N x N (default: 32; CPU: 28)")
+    add("--rounds", type=_positive, default=5, metavar="N", help="how often everything is timed (default: 5)")
+    add("--device", default="auto", metavar="auto|cpu|cuda", help="what to measure (default: the GPU if any)")
+    add(
+        "--scaling",
+        nargs="?",
+        const="default",
+        metavar="NETWORK",
+        help="also vary K, batch, image size and number of images around this network (default: 16-4; CPU: 10-1)",
+    )
+    add("--time-limit", type=_number, default=float("inf"), metavar="SECONDS", help="begin nothing new after that")
+    add(
+        "--record",
+        metavar="FILE|DIR",
+        help="where to write the record, as FILE.json or with a name of its own in DIR "
+        "(default: benchmarks/records, where that exists)",
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def _counts(text: str) -> list[int]:
+    return [_positive(word) for word in _words(text)]
+
+
+def _benchmark(options: argparse.Namespace) -> int:
+    from ebpl.benchmarking.record import save
+    from ebpl.benchmarking.report import provenance, tables, terminal
+    from ebpl.benchmarking.run import benchmark
+    from ebpl.reporting.progress import terminal_progress
+    from ebpl.reporting.tables import show
+
+    record = benchmark(
+        options.device,
+        options.time_limit,
+        terminal_progress("benchmark"),
+        networks=options.networks,
+        seeds=options.seeds,
+        sgld_steps=options.sgld_steps,
+        batch_size=options.batch_size,
+        image_size=options.image_size,
+        rounds=options.rounds,
+        scaling=options.scaling,
+    )
+    for table in tables(record):
+        show(terminal(table))
+    print(provenance(record))
+    if path := save(record, options.record):
+        print(f"Record: {path}")
     return 0
