@@ -91,3 +91,13 @@ def test_mean_over_pixels_and_its_gradient(size: int, dimension: int) -> None:
     active, gradient = numbers(6, size, size, dimension), numbers(6, dimension, dtype=torch.float32)
     close(edges.pool(active), plain.pool(active))
     close(edges.spread(gradient, active), plain.spread(gradient, active))
+
+
+@pytest.mark.parametrize(("classes", "dimension"), [(10, 640), (8, 256), (2, 64), (100, 640)])
+def test_gradient_of_the_energy_head(classes: int, dimension: int) -> None:
+    from ebpl.fast import edges
+
+    features, weight = numbers(6, dimension, dtype=torch.float32), numbers(classes, dimension, dtype=torch.float32) / 9
+    bias, precision = numbers(classes, dtype=torch.float32), numbers(dimension, dtype=torch.float32).exp()
+    found = edges.head_gradient(features, weight, bias, precision)
+    torch.testing.assert_close(found, plain.head_gradient(features, weight, bias, precision), rtol=1e-3, atol=1e-4)

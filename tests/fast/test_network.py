@@ -36,6 +36,20 @@ def test_features_and_all_gradients_are_those_of_the_network(depth: int, width: 
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])
+def test_gradient_of_the_energy_is_the_models(precision: str) -> None:
+    whole = Architecture(10, 1, 3, 4, precision).build().initialise(torch.Generator().manual_seed(1))
+    assert whole.gaussian is not None
+    with torch.no_grad():
+        for parameter in whole.gaussian.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)))
+    fast = FastNetwork(whole.features, torch.float32)
+    fast.refresh()
+    x = images(3, 8).requires_grad_()
+    (expected,) = torch.autograd.grad(whole(x)[1].sum(), x)
+    torch.testing.assert_close(fast.energy_gradient(whole.gaussian)(x.detach()), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_weights_are_taken_over_when_asked() -> None:
     network = model(10, 1, 3).features
     fast = FastNetwork(network, torch.float32)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ebpl.fast import plain
 from ebpl.model.wide_resnet import SLOPE
 
 
@@ -73,7 +74,23 @@ def _spread(gradient, active, result, P: tl.constexpr, D: tl.constexpr, SLOPE: t
     tl.store(result + at, g.to(tl.bfloat16), ok)
 
 
+@triton.jit
+def _head_gradient(
+    features, weight, bias, precision, result, C: tl.constexpr, D: tl.constexpr, CP: tl.constexpr, DP: tl.constexpr
+):
+    d, c = tl.arange(0, DP), tl.arange(0, CP)
+    f = tl.load(features + tl.program_id(0) * D + d, d < D, 0.0)
+    w = tl.load(weight + c[:, None] * D + d[None, :], (c < C)[:, None] & (d < D)[None, :], 0.0)
+    scores = tl.where(c < C, tl.sum(w * f[None, :], 1) + tl.load(bias + c, c < C, 0.0), float("-inf"))
+    posterior = tl.exp(scores - tl.max(scores, 0))
+    posterior = posterior / tl.sum(posterior, 0)
+    slope = tl.load(precision + d, d < D, 0.0) * f - tl.sum(posterior[:, None] * w, 0)
+    tl.store(result + tl.program_id(0) * D + d, slope, d < D)
+
+
 BLOCK = 128
+LARGEST_HEAD = 32 * 1024
+"""Weights of a head that fit into the registers of a block of threads."""
 
 
 def stem(images: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,6 +137,20 @@ def spread(gradient: Tensor, active: Tensor) -> Tensor:
     kernel: Any = _spread
     size = height * width * dimension
     kernel[(count, -(-size // 4096))](gradient, active, result, height * width, dimension, SLOPE, 4096)
+    return result
+
+
+def head_gradient(features: Tensor, weight: Tensor, bias: Tensor, precision: Tensor) -> Tensor:
+    """As `ebpl.fast.plain.head_gradient`."""
+    count, dimension = features.shape
+    classes = len(weight)
+    if _power(classes) * _power(dimension) > LARGEST_HEAD:
+        return plain.head_gradient(features, weight, bias, precision)
+    result = torch.empty_like(features)
+    kernel: Any = _head_gradient
+    kernel[(count,)](
+        features, weight, bias, precision, result, classes, dimension, _power(classes), _power(dimension), num_warps=8
+    )
     return result
 
 

@@ -8,7 +8,7 @@ it is found from its LeakyReLU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ebpl.fast import plain
+from ebpl.model.gaussian_head import GaussianHead
 from ebpl.model.wide_resnet import ResidualBlock, WideResNet
 
 HOPPER = 9
@@ -166,6 +167,23 @@ class FastNetwork:
         found: Tensor = self.kernels.stem_back(self.back(gradient, trace), self.stem.forward)
         return found.permute(0, 3, 1, 2)
 
+    def energy_gradient(self, head: GaussianHead) -> Callable[[Tensor], Tensor]:
+        """dE/dx as a function of the images, for weights and head as they are now."""
+        with torch.no_grad():
+            weight, bias = head.natural_weight().contiguous(), head.natural_bias()
+        precision, general = head.diagonal(), head.energy_gradient()
+
+        @torch.no_grad()
+        def gradient(images: Tensor) -> Tensor:
+            features, trace = self.forth(images)
+            if precision is None:
+                slope = general(features)
+            else:
+                slope = self.kernels.head_gradient(features, weight, bias, precision)
+            return self.images_gradient(slope, trace)
+
+        return gradient
+
     def parameter_gradients(self, gradient: Tensor, trace: Trace) -> list[Tensor]:
         """The gradient with respect to each of the network's parameters, in their order."""
         learned = Gradients(self.convolutions)
@@ -214,7 +232,5 @@ def fast_network(
         from ebpl.fast import convolution, edges
     except ImportError:  # no Triton, or one without Gluon
         return None
-    kernels = SimpleNamespace(
-        convolve=convolution.convolve, stem=edges.stem, stem_back=edges.stem_back, pool=edges.pool, spread=edges.spread
-    )
+    kernels = SimpleNamespace(**{**vars(edges), "convolve": convolution.convolve})
     return FastNetwork(network, dtype, kernels)

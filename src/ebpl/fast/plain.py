@@ -86,3 +86,9 @@ def spread(gradient: Tensor, active: Tensor) -> Tensor:
     """The gradient with respect to what `active` is the LeakyReLU of, from that with respect to its mean."""
     each = (gradient / (active.shape[1] * active.shape[2]))[:, None, None]
     return torch.where(active > 0, each, each * SLOPE).to(active.dtype)
+
+
+def head_gradient(features: Tensor, weight: Tensor, bias: Tensor, precision: Tensor) -> Tensor:
+    """dE/df = p f - sum_c softmax_c(W f + b) W_c, where p is a diagonal precision."""
+    posterior = torch.softmax(torch.addmm(bias, features, weight.T), 1)
+    return torch.addmm(precision * features, posterior, weight, alpha=-1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ebpl.data.augment import augment
-from ebpl.fast.network import FastNetwork, fast_network
+from ebpl.fast.network import fast_network
 from ebpl.learning.learner import Learner, refresh, sampling_copy
 from ebpl.learning.objective import Terms, objective
 from ebpl.sampling.langevin import Langevin
@@ -124,7 +124,7 @@ class Update:
         index, start = buffer.draw(self.settings.chains, self.generator)
         start = start.contiguous(memory_format=torch.channels_last)
         if self.fast:
-            samples = self.langevin.follow(self._energy_gradient(self.fast), start, self.generator)
+            samples = self.langevin.follow(self.fast.energy_gradient(model.gaussian), start, self.generator)
         else:
             sampler = self.sampler
             assert sampler is not None
@@ -132,19 +132,6 @@ class Update:
             samples = self.langevin(lambda x: sampler(x.to(self.dtype))[1], start, self.generator)
         buffer.store(index, samples)
         return samples
-
-    def _energy_gradient(self, network: FastNetwork) -> Callable[[Tensor], Tensor]:
-        """dE/dx without autograd."""
-        gaussian = self.learner.model.gaussian
-        assert gaussian is not None
-        head_gradient = gaussian.energy_gradient()
-
-        @torch.no_grad()
-        def gradient(x: Tensor) -> Tensor:
-            features, trace = network.forth(x)
-            return network.images_gradient(head_gradient(features), trace)
-
-        return gradient
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -57,6 +57,13 @@ class GaussianHead(nn.Module):
         return -torch.logsumexp(-self.class_energies(features), 1)
 
     @torch.no_grad()
+    def diagonal(self) -> Tensor | None:
+        """The diagonal of P, or None if P is more than that."""
+        if self.precision == "full":
+            return None
+        return torch.exp(self.log_precision) if self.precision == "diagonal" else torch.ones_like(self.means[0])
+
+    @torch.no_grad()
     def energy_gradient(self) -> Callable[[Tensor], Tensor]:
         """dE/df as a function of the features, for the parameters as they are now: P f - sum_c p(c | f) P mu_c."""
         weight, bias = self.natural_weight(), self.natural_bias()
