@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from ebpl.devices import choose_device, choose_dtype, describe_environment, thre
 from ebpl.errors import DataError, UsageError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
+from ebpl.learning.ranks import Ranks, join
 from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.reporting.tensorboard import writer_class
-from ebpl.runs import TEST_METRICS, Run
+from ebpl.runs import TEST_METRICS, Run, Watched
 from ebpl.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
     progress: Progress | None = None,
+    devices: int | None = None,
+    nodes: int | None = None,
     **changes: Any,
 ) -> Run:
     """Train on `data` and return the finished run.
@@ -47,6 +51,9 @@ def train(
     `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `standard` on a GPU and
     `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
     below `runs/`.
+
+    In a script started by torchrun or SLURM in several processes, all of them train one run together, each on its own
+    device; `devices` (on each machine) and `nodes` are then checked, and `devices=1` lets each train a run of its own.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
@@ -60,28 +67,45 @@ def train(
     if settings is None:
         settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
     chosen = settings.changed(**changes)
-    images = load(data, data_dir=data_dir, image_size=image_size)
-    # whatever can fail without training fails before a run directory is made
-    split_for(images, chosen)
     choose_device(chosen)
-    if chosen.tensorboard:
-        writer_class()
-    source = _source(data, data_dir, image_size)
-    return _train(Run.create(Path(run) if run else None, chosen, images, source), images, progress)
+    ranks = join(chosen, devices, nodes)
+
+    def prepared() -> tuple[Run, ImageSet]:
+        images = load(data, data_dir=data_dir, image_size=image_size)
+        # whatever can fail without training fails before a run directory is made
+        split_for(images, chosen)
+        if chosen.tensorboard:
+            writer_class()
+        source = _source(data, data_dir, image_size)
+        return Run.create(Path(run) if run else None, chosen, images, source, ranks.count), images
+
+    return _train(*ranks.first(prepared), progress, ranks)
 
 
-def resume(run: Run | str | os.PathLike[str], *, data: ImageSet | None = None, progress: Progress | None = None) -> Run:
-    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is."""
+def resume(
+    run: Run | str | os.PathLike[str],
+    *,
+    data: ImageSet | None = None,
+    progress: Progress | None = None,
+    devices: int | None = None,
+    nodes: int | None = None,
+) -> Run:
+    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
+
+    It may go on with another number of `devices` or `nodes` than it was started with.
+    """
     run = _opened(run)
     if run.finished:
         return run
-    progress = progress or Silent()
-    then, now = run.environment(), describe_environment(run.settings)
-    for name in ("device", "dtype"):
+    ranks = join(run.settings, devices, nodes)
+    progress = progress if progress and ranks.is_first else Silent()
+    then, now = run.environment(), {**describe_environment(run.settings), "processes": ranks.count}
+    for name in ("device", "dtype", "processes"):
         if then.get(name, now[name]) != now[name]:
             progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
-    with threads(then.get("threads", now["threads"])):
-        return _train(run, run.load_data(data), progress)
+    same = then.get("processes", 1) == ranks.count
+    with threads(then.get("threads", now["threads"]) if same else now["threads"]):
+        return _train(run, ranks.first(lambda: run.load_data(data)), progress, ranks)
 
 
 def evaluate(
@@ -135,13 +159,15 @@ def _source(data: Data, data_dir: Any, image_size: int | None) -> dict[str, Any]
     return {"path": path, "data_dir": folder, "image_size": image_size}
 
 
-def _train(run: Run, images: ImageSet, progress: Progress | None) -> Run:
+def _train(run: Run, images: ImageSet, progress: Progress | None, ranks: Ranks) -> Run:
     from ebpl.learning.trainer import Trainer
 
-    with run.training():
-        trainer = Trainer(run, images, progress or Silent())
+    run = run if ranks.is_first else Watched(run)
+    with contextlib.ExitStack() as held:
+        ranks.first(lambda: held.enter_context(run.training()))
+        trainer = Trainer(run, images, progress if progress and ranks.is_first else Silent(), ranks)
         trainer.train()
-        _finish(run, images, trainer)
+        ranks.first(lambda: _finish(run, images, trainer))
     return run
 
 

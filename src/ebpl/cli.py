@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from ebpl import __version__
+from ebpl import __version__, processes
 from ebpl.errors import DataError, EbplError, UsageError, did_you_mean
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
 
@@ -44,15 +44,21 @@ class _Formatter(argparse.HelpFormatter):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    return processes.leave(_guarded(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _guarded(arguments: list[str]) -> int:
+    """The exit code of a command, with a line for a person instead of an exception."""
     with contextlib.suppress(ValueError):  # not in the main thread, where Python takes no signals
         signal.signal(signal.SIGTERM, _stop)
+    processes.follow_starter()
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        return _main(arguments)
     except EbplError as error:
-        print(f"ebpl: {error}", file=sys.stderr)
+        _tell(f"ebpl: {error}")
         return error.exit_code
     except KeyboardInterrupt as stop:
-        print(f"\nebpl: {str(stop) or 'Stopped.'}", file=sys.stderr)
+        _tell(f"\nebpl: {str(stop) or 'Stopped.'}")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
+
+
+def _tell(text: str) -> None:
+    """Say what all processes of a training would say, once."""
+    if processes.place().is_first:
+        print(text, file=sys.stderr)
 
 
 def _stop(*_: object) -> NoReturn:
@@ -91,6 +103,7 @@ def _main(arguments: list[str]) -> int:
             raise UsageError(f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}")
         raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
     logging.getLogger("ebpl").setLevel(logging.INFO)
+    known.arguments = arguments
     code: int = known.function(known)
     return code
 
@@ -150,6 +163,7 @@ def _add_train(parser: Parser) -> None:
         metavar="NAME",
         help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
     )
+    _add_processes(parser)
     groups: dict[str, Any] = {}
     defaults = {name: preset(name) for name in PRESETS}
     for field in dataclasses.fields(Settings):
@@ -157,6 +171,14 @@ def _add_train(parser: Parser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_setting(groups[title], field, defaults)
+
+
+def _add_processes(parser: Parser) -> None:
+    group = parser.add_argument_group("Processes")
+    group.add_argument(
+        "--devices", type=_positive, metavar="N", help="GPUs, or CPU processes, to train on together on each machine"
+    )
+    group.add_argument("--nodes", type=_positive, metavar="M", help="machines to train on together")
 
 
 def _add_setting(group: Any, field: dataclasses.Field[Any], defaults: dict[str, Settings]) -> None:
@@ -214,6 +236,8 @@ def _train(options: argparse.Namespace) -> int:
     settings = preset(options.preset, **changes) if options.preset else None
     if settings is None:
         preset(**changes)  # a wrong value is found before anything heavy is imported
+    if (code := processes.start(options.arguments, options.devices, options.nodes)) is not None:
+        return code
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress
 
@@ -225,6 +249,8 @@ def _train(options: argparse.Namespace) -> int:
         data_dir=options.data_dir,
         image_size=options.image_size,
         progress=terminal_progress(),
+        devices=options.devices,
+        nodes=options.nodes,
     )
     return _show_finished(run)
 
@@ -232,6 +258,8 @@ def _train(options: argparse.Namespace) -> int:
 def _show_finished(run: Any) -> int:
     from ebpl.reporting.tables import measures_table, show
 
+    if not processes.place().is_first:
+        return 0
     result = run.metrics()
     if result["metrics"]:
         show(measures_table(f"{run.data_name}, test images", {run.settings.method: result["metrics"]}))
@@ -247,17 +275,21 @@ def _show_finished(run: Any) -> int:
 
 def _add_resume(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="the run directory")
+    _add_processes(parser)
 
 
 def _resume(options: argparse.Namespace) -> int:
+    if (code := processes.start(options.arguments, options.devices, options.nodes)) is not None:
+        return code
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress
     from ebpl.runs import Run
 
     run = Run(options.run)
-    if run.finished:
+    if run.finished and processes.place().is_first:
         print(f"{run.path} is finished already.")
-    return _show_finished(api.resume(run, progress=terminal_progress()))
+    resumed = api.resume(run, progress=terminal_progress(), devices=options.devices, nodes=options.nodes)
+    return _show_finished(resumed)
 
 
 def _add_evaluate(parser: Parser) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.errors import DataError
+from ebpl.learning.ranks import Ranks
 from ebpl.model.hybrid import HybridModel
 
 BATCH = 512
@@ -64,3 +65,16 @@ def predict(
     if not probabilities:
         return Predictions(np.zeros((0, model.architecture.classes)), np.zeros(0))
     return Predictions(torch.cat(probabilities).cpu().numpy(), torch.cat(energies).cpu().numpy())
+
+
+def predict_together(model: HybridModel, images: Tensor, dtype: torch.dtype, ranks: Ranks) -> Predictions:
+    """The same predictions in every process, each of which computes its share of them."""
+    if ranks.count == 1:
+        return predict(model, images, dtype)
+    share = -(-len(images) // ranks.count)
+    mine = predict(model, images[ranks.index * share : (ranks.index + 1) * share], dtype)
+    rows = torch.zeros(share, model.architecture.classes + 1, dtype=torch.float64)
+    rows[: len(mine.energies), :-1] = torch.from_numpy(mine.probabilities)
+    rows[: len(mine.energies), -1] = torch.from_numpy(mine.energies)
+    table = ranks.gather(rows.to(images.device))[: len(images)].cpu().numpy()
+    return Predictions(table[:, :-1], table[:, -1])

@@ -15,6 +15,7 @@ from torch import Tensor
 from ebpl.data.augment import augment
 from ebpl.learning.learner import Learner, refresh, sampling_copy
 from ebpl.learning.objective import Terms, objective
+from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.sampling.langevin import Langevin
 from ebpl.settings import Settings
 
@@ -38,12 +39,20 @@ class Pool:
 class Update:
     """Draw a batch, sample, differentiate, step, average; sums of the loss terms stay on the device until asked for."""
 
-    def __init__(self, learner: Learner, pool: Pool, settings: Settings, augmentation: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        pool: Pool,
+        settings: Settings,
+        augmentation: str,
+        dtype: torch.dtype,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.learner, self.pool, self.settings = learner, pool, settings
-        self.augmentation, self.dtype = augmentation, dtype
+        self.augmentation, self.dtype, self.ranks = augmentation, dtype, ranks
         device = learner.device
-        self.classified = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
-        self.everything = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
+        self.classified = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
+        self.everything = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
         self.average_weight = torch.zeros((), device=device)
         self.sums = torch.zeros(len(TERMS), device=device)
         self.widest_gap = torch.zeros((), device=device)
@@ -64,7 +73,9 @@ class Update:
 
     def read(self) -> Reading:
         """The sums of the loss terms so far, and the widest gap; nothing waits until the result is called."""
-        values = torch.cat([self.sums, self.widest_gap[None]])
+        everyone = self.ranks.gather(torch.cat([self.sums, self.widest_gap[None]])[None])
+        # not a reduction by the collective itself: those need not keep NaN when they look for the largest
+        values = torch.cat([everyone[:, :-1].mean(0), everyone[:, -1:].amax(0)])
         if values.device.type != "cuda":
             return values.tolist
         host = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
@@ -98,6 +109,8 @@ class Update:
                 energy_penalty=settings.energy_penalty,
             )
         terms.loss.backward()  # type: ignore[no-untyped-call]
+        # each term is a mean over equal shares, so the mean of the gradients is the gradient of the whole batch
+        self.ranks.mean_([p.grad for p in learner.model.parameters() if p.grad is not None])
         if settings.gradient_clip:
             torch.nn.utils.clip_grad_norm_(learner.model.parameters(), settings.gradient_clip)
         learner.optimizer.step()
@@ -116,7 +129,7 @@ class Update:
         buffer = self.learner.buffer
         assert buffer is not None
         refresh(self.sampler, self.learner.model)
-        index, start = buffer.draw(self.settings.chains, self.generator)
+        index, start = buffer.draw(self.ranks.share(self.settings.chains), self.generator)
         start = start.contiguous(memory_format=torch.channels_last)
         samples = self.langevin(lambda x: self.sampler(x.to(self.dtype))[1], start, self.generator)
         buffer.store(index, samples)
@@ -153,7 +166,8 @@ def _captured(update: Update) -> Callable[[], None]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(update.generator)
-    with torch.cuda.graph(graph):
+    # thread_local: what other threads do meanwhile, such as NCCL's watchdog, must not end the capture
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         update()
     update.learner.restore(before)
     update.clear_sums()
