@@ -20,8 +20,6 @@ from ebpl import __version__, processes
 from ebpl.errors import DataError, EbplError, UsageError, did_you_mean
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
 
-INTERRUPTED = 130
-
 
 class Parser(argparse.ArgumentParser):
     """argparse that raises instead of exiting, and suggests the right word for a wrong one."""
@@ -59,7 +57,7 @@ def _guarded(arguments: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt as stop:
         _tell(f"\nebpl: {str(stop) or 'Stopped.'}")
-        return INTERRUPTED
+        return processes.INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

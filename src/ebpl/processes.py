@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from ebpl.errors import UsageError
 
+INTERRUPTED = 130
 GRACE = 10.0
 """Seconds that the others get to end by themselves after one has ended badly."""
 _STARTER = "EBPL_STARTED_BY"
@@ -94,7 +95,7 @@ def _supervise(arguments: Sequence[str], devices: int, nodes: int) -> int:
         for child in children:
             child.terminate()
         _wait(children, GRACE)
-        raise KeyboardInterrupt("Stopped.") from None
+        return INTERRUPTED  # the first process has said so
     finally:
         for child in children:
             child.kill()
@@ -121,13 +122,13 @@ def _meeting_point(nodes: int) -> dict[str, str]:
 
 
 def _watched(children: list[subprocess.Popen[bytes]], first: int) -> int:
-    """The exit code of all: 0, or that of the process that ended badly first; the others do not outlive it."""
+    """The exit code of all: 0, or that of a process that ended badly, which the others do not outlive."""
     while True:
         codes = [child.poll() for child in children]
         bad = [(first + local, code) for local, code in enumerate(codes) if code]
         if bad:
             _wait(children, GRACE)
-            index, code = bad[0]
+            index, code = min(bad, key=lambda one: one[1])  # one that was killed explains why the others ended
             if code < 0:
                 name = signal.Signals(-code).name
                 print(f"ebpl: Process {index} of the training was ended by {name}.", file=sys.stderr)

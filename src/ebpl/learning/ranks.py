@@ -107,8 +107,8 @@ def _telling_of_lost_processes() -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise RunError(
-            "Another process of this training has ended or cannot be reached. Go on from the newest checkpoint with: "
-            f"ebpl resume RUN ({str(error).splitlines()[0]})"
+            "Another process of this training has ended or cannot be reached, so this one cannot go on. Start them all "
+            "again from the newest checkpoint with: ebpl resume RUN"
         ) from error
 
 
