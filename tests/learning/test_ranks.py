@@ -15,13 +15,20 @@ from ebpl.learning.trainer import Trainer
 from ebpl.learning.update import TERMS
 from ebpl.settings import preset
 from tests.helpers import blobs, in_processes, quick
-from tests.learning.two_ranks import WITHOUT_NOISE, trained
+from tests.learning.two_ranks import WITHOUT_NOISE, finished, interrupted, trained
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two real processes have trained together."""
+def one(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A training in one process."""
+    return trained(WITHOUT_NOISE, tmp_path_factory.mktemp("alone") / "run", ALONE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, one: Trainer) -> Path:
+    """Where two real processes have trained the same together, and have gone on with what one has begun."""
     folder = tmp_path_factory.mktemp("together")
+    interrupted(one.run.path, folder / "started-by-one")
     results = in_processes(2, [sys.executable, "-m", "tests.learning.two_ranks", folder])
     assert [result.returncode for result in results] == [0, 0], results
     return folder
@@ -31,12 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ranks(folder: Path) -> list[dict[str, Any]]:
     """What each of the two has seen."""
     return [torch.load(folder / f"rank-{index}.pt", weights_only=False) for index in (0, 1)]
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Trainer:
-    """The same training in one process."""
-    return trained(WITHOUT_NOISE, tmp_path / "one", ALONE)
 
 
 @pytest.fixture
@@ -73,12 +74,20 @@ def test_without_noise_two_processes_train_like_one(ranks: list[dict[str, Any]],
             assert together["pseudo_labels"] == alone["pseudo_labels"]
 
 
-def test_the_checkpoint_of_two_processes_holds_what_that_of_one_does(folder: Path, one: Trainer) -> None:
-    both = [max((path / "checkpoints").glob("*.pt")) for path in (folder / "quiet", one.run.path)]
-    together, alone = (torch.load(path, weights_only=True)["learner"]["tensors"] for path in both)
-    assert together.keys() == alone.keys()
-    for name in alone:
-        torch.testing.assert_close(together[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
+def test_what_one_process_began_two_can_end(ranks: list[dict[str, Any]], one: Trainer) -> None:
+    for seen in ranks:
+        assert_close(seen["resumed"], one.learner.tensors())
+
+
+def test_what_two_processes_began_one_can_end(folder: Path, tmp_path: Path, one: Trainer) -> None:
+    run = interrupted(folder / "quiet", tmp_path / "run")
+    assert_close(finished(run, ALONE).learner.tensors(), one.learner.tensors())
+
+
+def assert_close(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert tensors.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(tensors[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_predictions_shared_out_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,16 +30,29 @@ WITHOUT_NOISE = quick(
     labels_per_class=4,
     steps=1,
     device="cpu",
-    checkpoint_seconds=0.0,
+    checkpoint_seconds=1000.0,  # only at the end of each phase
 )
+
+DATA = blobs(unlabeled=False)
 
 
 def trained(settings: Settings, path: Path, ranks: Ranks) -> Trainer:
-    data = blobs(unlabeled=False)
-    run = ranks.first(lambda: Run.create(path, settings, data, {}))
-    trainer = Trainer(run if ranks.is_first else Watched(run), data, Silent(), ranks)
+    return finished(ranks.first(lambda: Run.create(path, settings, DATA, {})), ranks)
+
+
+def finished(run: Run, ranks: Ranks) -> Trainer:
+    trainer = Trainer(run if ranks.is_first else Watched(run), DATA, Silent(), ranks)
     trainer.train()
     return trainer
+
+
+def interrupted(finished: Path, path: Path) -> Run:
+    """A copy of a run as if it had been killed in its second phase."""
+    shutil.copytree(finished, path)
+    after_first, after_second = sorted((path / "checkpoints").glob("*.pt"))
+    assert after_first.name.startswith("epoch-000002")
+    after_second.unlink()
+    return Run(path)
 
 
 def collectives(ranks: Ranks) -> dict[str, object]:
@@ -76,11 +90,13 @@ def main(folder: Path) -> None:
     seen = collectives(ranks)
     quiet = trained(WITHOUT_NOISE, folder / "quiet", ranks)
     noisy = trained(WITHOUT_NOISE.changed(sgld_noise=0.01, pixel_noise=0.03, chains=8), folder / "noisy", ranks)
+    resumed = finished(Run(folder / "started-by-one"), ranks)
     model, images = noisy.learner.predictor, noisy.pool.images[:-1]
     together, alone = predict_together(model, images, torch.float32, ranks), predict(model, images)
     seen |= {
         "weights": [weights_hash(quiet), weights_hash(noisy)],
         "history": quiet.history,
+        "resumed": resumed.learner.with_all_chains(resumed.learner.state())["tensors"],
         "chains": noisy.learner.tensors()["buffer"],
         "predictions": [(p.probabilities, p.energies) for p in (together, alone)],
         "processes": os.environ["WORLD_SIZE"],
