@@ -100,6 +100,7 @@ def test_the_others_do_not_outlive_one_that_fails(
     monkeypatch.setattr(processes, "GRACE", 0.5)
     began = time.monotonic()
     assert watched("time.sleep(60)", "os._exit(3)") == 3
+    assert watched("time.sleep(0.2); os._exit(6)", "os._exit(4)") == 6  # the first process knows best
     assert watched("os.kill(os.getpid(), 9)", "time.sleep(60)") == 128 + 9
     assert time.monotonic() - began < 20
     assert capsys.readouterr().err == "ebpl: Process 0 of the training was ended by SIGKILL.\n"

@@ -125,17 +125,18 @@ def _watched(children: list[subprocess.Popen[bytes]], first: int) -> int:
     """The exit code of all: 0, or that of a process that ended badly, which the others do not outlive."""
     while True:
         codes = [child.poll() for child in children]
-        bad = [(first + local, code) for local, code in enumerate(codes) if code]
-        if bad:
-            _wait(children, GRACE)
-            index, code = min(bad, key=lambda one: one[1])  # one that was killed explains why the others ended
-            if code < 0:
-                name = signal.Signals(-code).name
-                print(f"ebpl: Process {index} of the training was ended by {name}.", file=sys.stderr)
-            return code if code > 0 else 128 - code
         if all(code == 0 for code in codes):
             return 0
+        if any(codes):
+            break
         time.sleep(0.1)
+    _wait(children, GRACE)
+    bad = [(index, code) for index, child in enumerate(children, first) if (code := child.poll())]
+    index, code = next((one for one in bad if one[1] < 0), bad[0])  # one that was killed is why the others failed
+    if code > 0:
+        return code
+    print(f"ebpl: Process {index} of the training was ended by {signal.Signals(-code).name}.", file=sys.stderr)
+    return 128 - code
 
 
 def _wait(children: list[subprocess.Popen[bytes]], seconds: float) -> None:

@@ -136,6 +136,8 @@ class Trainer:
                 self._save(self.good)
             raise
         finally:
+            # NCCL cannot say goodbye while a captured graph still refers to it
+            self.run_update: Callable[[], None] = self.update
             self.progress.end()
             if self.board:
                 self.board.close()
