@@ -47,20 +47,21 @@ class Place:
 
 
 def place() -> Place:
-    """Where whoever started this process has put it."""
-    given = os.environ
-    try:
-        if "RANK" in given and int(given.get("WORLD_SIZE", 1)) > 1:
-            devices = int(given.get("LOCAL_WORLD_SIZE", given["WORLD_SIZE"]))
-            return Place(int(given["RANK"]), devices, int(given["WORLD_SIZE"]) // devices)
-        interactive = given.get("SLURM_JOB_NAME") in ("bash", "interactive")
-        if "SLURM_PROCID" in given and int(given.get("SLURM_NTASKS", 1)) > 1 and not interactive:
-            nodes = int(given.get("SLURM_NNODES", 1))
-            devices = int(given.get("SLURM_NTASKS_PER_NODE", int(given["SLURM_NTASKS"]) // nodes))
-            return Place(int(given["SLURM_PROCID"]), devices, nodes, slurm=True)
-    except ValueError as error:
-        raise UsageError(f"An environment variable of torchrun or SLURM is not a number: {error}.") from None
+    """Where torchrun, SLURM or the command, if one of them started this process, has put it."""
+    rank, count = _number("RANK"), _number("WORLD_SIZE") or 1
+    if rank is not None and count > 1:
+        devices = _number("LOCAL_WORLD_SIZE") or count
+        return Place(rank, devices, count // devices)
+    rank, count = _number("SLURM_PROCID"), _number("SLURM_NTASKS") or 1
+    if rank is not None and count > 1 and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
+        nodes = _number("SLURM_NNODES") or 1
+        return Place(rank, _number("SLURM_NTASKS_PER_NODE") or count // nodes, nodes, slurm=True)
     return Place()
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
 
 
 def start(arguments: Sequence[str], devices: int | None, nodes: int | None) -> int | None:

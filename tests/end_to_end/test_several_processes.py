@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from tests.helpers import ebpl, environment, in_processes
@@ -92,6 +93,16 @@ def test_two_processes_learn_like_one_and_the_record_tells_how_many_there_were(o
     for name in ("loss", "cross_entropy"):  # other noise, same batches
         assert float(rows(two)[0][name]) == pytest.approx(float(rows(one)[0][name]), rel=0.05)
     assert weights(one) != weights(two)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")
+def test_two_gpus_learn_like_one(tmp_path: Path) -> None:
+    for name, more in (("one", []), ("two", TWO)):
+        done = ebpl(*COMMAND, "--device", "cuda", *more, "--run", tmp_path / name, timeout=300)
+        assert done.returncode == 0, done.stderr
+    for name in ("loss", "cross_entropy"):
+        assert float(rows(tmp_path / "two")[0][name]) == pytest.approx(float(rows(tmp_path / "one")[0][name]), rel=0.1)
 
 
 def test_torchrun_starts_the_same_training(two: Path, tmp_path: Path) -> None:

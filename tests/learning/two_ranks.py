@@ -10,7 +10,7 @@ import torch
 
 from ebpl.errors import RunError
 from ebpl.learning.prediction import predict, predict_together
-from ebpl.learning.ranks import Ranks, ToldByFirst, join
+from ebpl.learning.ranks import Ranks, join
 from ebpl.learning.trainer import Trainer
 from ebpl.reporting.progress import Silent
 from ebpl.runs import Run, Watched
@@ -75,7 +75,7 @@ def failure(ranks: Ranks) -> tuple[str, int]:
 
     try:
         ranks.first(fail)
-    except (RunError, ToldByFirst) as error:
+    except RunError as error:
         return type(error).__name__, error.exit_code
     raise AssertionError
 

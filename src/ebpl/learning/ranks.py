@@ -25,7 +25,7 @@ from ebpl.settings import Settings
 T = TypeVar("T")
 
 
-class ToldByFirst(EbplError):
+class ToldByFirst(RunError):
     """The end of a process because the first one could not do its part, which that one tells."""
 
 
