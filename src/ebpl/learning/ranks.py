@@ -6,6 +6,7 @@ Fabric's own collectives because those begin with a barrier, which a captured CU
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
@@ -163,9 +164,16 @@ def _joined(here: Place, kind: str) -> Ranks:
         fabric.launch()
     except (RuntimeError, ValueError) as error:
         raise RunError(f"The {here.count} processes of this training did not find each other: {error}") from error
+    atexit.register(_part)
     if here.index:
         logging.getLogger("ebpl").addHandler(logging.NullHandler())  # the first process tells
     return Ranks(here.count, here.index, fabric.device)
+
+
+def _part() -> None:
+    """End the connection before Python ends: gloo's threads, cut off, would abort a process that has succeeded."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _fabric_package() -> Any:
