@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from ebpl.data.images import ImageSet, from_arrays
 from ebpl.settings import Settings, preset
 
+ROOT = Path(__file__).parent.parent
 QUICK = ["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "128", "--epochs", "2", "--step-epochs", "1"]
 
 
@@ -88,3 +91,38 @@ def ebpl(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> s
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env=environment(), timeout=timeout, stdin=subprocess.DEVNULL
     )
+
+
+def in_processes(
+    count: int, command: list[object], variables: Callable[[int], dict[str, str]] | None = None, timeout: float = 120
+) -> list[subprocess.CompletedProcess[str]]:
+    """A command in several processes at once, each told its number in the environment, as torchrun would."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+
+    def torchrun(index: int) -> dict[str, str]:
+        return {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count)}
+
+    shared = {**environment(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
+    words = [str(word) for word in command]
+    children = [
+        subprocess.Popen(
+            words,
+            env={**shared, **(variables or torchrun)(index)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+    try:
+        said = [child.communicate(timeout=timeout) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    return [
+        subprocess.CompletedProcess(words, child.returncode, *texts)
+        for child, texts in zip(children, said, strict=True)
+    ]

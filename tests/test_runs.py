@@ -12,6 +12,7 @@ from ebpl.runs import (
     SETTINGS,
     WEIGHTS,
     Run,
+    Watched,
     free_path,
     load_model,
     open_runs,
@@ -228,3 +229,14 @@ def test_edited_settings_that_do_not_fit_the_checkpoint_are_said_so() -> None:
     settings.write_text(settings.read_text().replace("weight_average = 0.99", "weight_average = 0.0"))
     with pytest.raises(RunError, match="settings of the run edited"):
         ebpl.resume("run", data=blobs())
+
+
+def test_a_run_that_another_process_trains_is_not_written() -> None:
+    run = Run.create("run", quick(), blobs(), {}, processes=2)
+    before = sorted(run.path.rglob("*"))
+    watched = Watched(run)
+    watched.save_table("metrics.csv", [{"loss": 1}])
+    watched.save_model({"weight": torch.zeros(1)}, {})
+    assert sorted(run.path.rglob("*")) == before
+    assert (watched.path, watched.settings) == (run.path, run.settings)
+    assert run.environment()["processes"] == 2

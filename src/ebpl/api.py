@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -19,11 +20,13 @@ from ebpl.devices import choose_device, choose_dtype, describe_environment, thre
 from ebpl.errors import DataError, RunError, SomeFailedError, UsageError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
+from ebpl.learning.ranks import ALONE, Ranks, join
 from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure, spread
+from ebpl.processes import place
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.reporting.tensorboard import writer_class
-from ebpl.runs import TEST_METRICS, Run, open_runs, resume_command
+from ebpl.runs import TEST_METRICS, Run, Watched, open_runs, resume_command
 from ebpl.seeds import checked_seeds
 from ebpl.settings import Settings
 
@@ -45,6 +48,8 @@ def train(
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
     progress: Progress | None = None,
+    devices: int | None = None,
+    nodes: int | None = None,
     **changes: Any,
 ) -> Run:
     """Train on `data` and return the finished run.
@@ -53,16 +58,26 @@ def train(
     `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
     below `runs/`.
 
+    In a script started by torchrun or SLURM in several processes, all of them train one run together, each on its own
+    device; `devices` (on each machine) and `nodes` are then checked, and `devices=1` lets each train a run of its own.
+
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
     """
     chosen = _chosen(settings, preset, changes)
-    images = load(data, data_dir=data_dir, image_size=image_size)
-    _check(images, chosen)
-    made = Run.create(Path(run) if run else None, chosen, images, _source(data, data_dir, image_size))
-    for _ in _training(made, images, progress or Silent()):
+    choose_device(chosen)
+    ranks = join(chosen, devices, nodes)
+
+    def prepared() -> tuple[Run, ImageSet]:
+        images = load(data, data_dir=data_dir, image_size=image_size)
+        _check(images, chosen)
+        source = _source(data, data_dir, image_size)
+        return Run.create(Path(run) if run else None, chosen, images, source, ranks.count), images
+
+    made, images = ranks.first(prepared)
+    for _ in _training(made, images, progress if progress and ranks.is_first else Silent(), ranks):
         pass
     return made
 
@@ -92,6 +107,7 @@ def train_seeds(
     """
     if "seed" in changes:
         raise UsageError("Give a seed or seeds, not both.")
+    _alone()
     chosen = _chosen(settings, preset, changes)
     every = [chosen.changed(seed=seed) for seed in checked_seeds(seeds)]
     images = load(data, data_dir=data_dir, image_size=image_size)
@@ -103,12 +119,25 @@ def train_seeds(
     return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
 
 
-def resume(run: Run | str | os.PathLike[str], *, data: ImageSet | None = None, progress: Progress | None = None) -> Run:
-    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is."""
+def resume(
+    run: Run | str | os.PathLike[str],
+    *,
+    data: ImageSet | None = None,
+    progress: Progress | None = None,
+    devices: int | None = None,
+    nodes: int | None = None,
+) -> Run:
+    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
+
+    It may go on with another number of `devices` or `nodes` than it was started with.
+    """
     run = _opened(run)
-    if not run.finished:
-        for _ in _going_on(run, run.load_data(data), progress or Silent()):
-            pass
+    if run.finished:
+        return run
+    ranks = join(run.settings, devices, nodes)
+    images = ranks.first(lambda: run.load_data(data))
+    for _ in _going_on(run, images, progress if progress and ranks.is_first else Silent(), ranks):
+        pass
     return run
 
 
@@ -119,6 +148,7 @@ def resume_all(
     progress: Sequence[Progress] | None = None,
 ) -> list[Run]:
     """Go on with several runs as `train_seeds` does, side by side on a GPU; finished ones are returned as they are."""
+    _alone()
     opened = [_opened(run) for run in runs]
     shown = progress or [Silent() for _ in opened]
     loaded: dict[str, ImageSet] = {}
@@ -211,6 +241,16 @@ def _chosen(settings: Settings | None, preset: str | None, changes: dict[str, An
     return settings.changed(**changes)
 
 
+def _alone() -> None:
+    """Several runs at once are one process's work; processes that were started to train one run together are told."""
+    if place().count > 1:
+        raise UsageError(
+            "Several runs at once are trained in one process, on one device; there are "
+            f"{place().count} processes here. Give each process a seed of its own with --devices 1, or train one seed "
+            "on all of them."
+        )
+
+
 def _check(images: ImageSet, settings: Settings) -> None:
     """Whatever can fail without training fails before a run directory is made."""
     split_for(images, settings)
@@ -219,27 +259,30 @@ def _check(images: ImageSet, settings: Settings) -> None:
         writer_class()
 
 
-def _training(run: Run, images: ImageSet, progress: Progress) -> Pieces:
+def _training(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
     """A whole training in small pieces, the first of which prepares and the last of which measures."""
     from ebpl.learning.trainer import Trainer
 
-    with run.training():
-        trainer = Trainer(run, images, progress)
+    run = run if ranks.is_first else Watched(run)
+    with contextlib.ExitStack() as held:
+        ranks.first(lambda: held.enter_context(run.training()))
+        trainer = Trainer(run, images, progress, ranks)
         yield from trainer.work()
-        _finish(run, images, trainer)
+        ranks.first(lambda: _finish(run, images, trainer))
 
 
-def _going_on(run: Run, images: ImageSet, progress: Progress) -> Pieces:
+def _going_on(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
     """The rest of a training, with what it was started with."""
-    then, now = run.environment(), describe_environment(run.settings)
-    for name in ("device", "dtype"):
+    then, now = run.environment(), {**describe_environment(run.settings), "processes": ranks.count}
+    for name in ("device", "dtype", "processes"):
         if then.get(name, now[name]) != now[name]:
             progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
-    if now["device"] != "cpu":  # where trainings take turns, and threads change no digit
-        yield from _training(run, images, progress)
+    if now["device"] != "cpu" or then.get("processes", 1) != ranks.count:
+        # on a GPU trainings take turns, and threads change no digit
+        yield from _training(run, images, progress, ranks)
         return
     with threads(then.get("threads", now["threads"])):
-        yield from _training(run, images, progress)
+        yield from _training(run, images, progress, ranks)
 
 
 def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:

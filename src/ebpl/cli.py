@@ -16,15 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
-from ebpl import __version__
+from ebpl import __version__, processes
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, PRESETS, Settings, field_type, preset
 
 if TYPE_CHECKING:
     from ebpl.runs import Run
-
-INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,16 +46,22 @@ class _Formatter(argparse.HelpFormatter):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
+    return processes.leave(_guarded(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _guarded(arguments: list[str]) -> int:
+    """The exit code of a command, with a line for a person instead of an exception."""
     with contextlib.suppress(ValueError):  # not in the main thread, where Python takes no signals
         signal.signal(signal.SIGTERM, _stop)
+    processes.follow_starter()
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        return _main(arguments)
     except EbplError as error:
-        print(f"ebpl: {error}", file=sys.stderr)
+        _tell(f"ebpl: {error}")
         return error.exit_code
     except KeyboardInterrupt as stop:
-        print(f"\nebpl: {str(stop) or 'Stopped.'}", file=sys.stderr)
-        return INTERRUPTED
+        _tell(f"\nebpl: {str(stop) or 'Stopped.'}")
+        return processes.INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -69,6 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
+
+
+def _tell(text: str) -> None:
+    """Say what all processes of a training would say, once."""
+    if processes.place().is_first:
+        print(text, file=sys.stderr)
 
 
 def _stop(*_: object) -> NoReturn:
@@ -86,6 +96,7 @@ def _main(arguments: list[str]) -> int:
             raise UsageError(f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}")
         raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
     logging.getLogger("ebpl").setLevel(logging.INFO)
+    known.arguments = arguments
     code: int = known.function(known)
     return code
 
@@ -152,6 +163,7 @@ def _add_train(parser: Parser) -> None:
         metavar="NAME",
         help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
     )
+    _add_processes(parser)
     groups: dict[str, Any] = {}
     defaults = {name: preset(name) for name in PRESETS}
     for field in dataclasses.fields(Settings):
@@ -159,6 +171,14 @@ def _add_train(parser: Parser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_setting(groups[title], field, defaults)
+
+
+def _add_processes(parser: Parser) -> None:
+    group = parser.add_argument_group("Processes")
+    group.add_argument(
+        "--devices", type=_positive, metavar="N", help="GPUs, or CPU processes, to train on together on each machine"
+    )
+    group.add_argument("--nodes", type=_positive, metavar="M", help="machines to train on together")
 
 
 def _add_setting(group: Any, field: dataclasses.Field[Any], defaults: dict[str, Settings]) -> None:
@@ -216,16 +236,21 @@ def _train(options: argparse.Namespace) -> int:
     if options.seeds is not None and "seed" in changes:
         raise UsageError("--seed trains one seed and --seeds several: give one of the two.")
     seeds = parse_seeds(options.seeds) if options.seeds is not None else None
+    if seeds and (options.devices or 1) * (options.nodes or 1) > 1:
+        raise UsageError("--seeds trains several runs on one device, --devices and --nodes one run on several.")
     settings = preset(options.preset, **changes) if options.preset else None
     if settings is None:
         preset(**changes)  # a wrong value is found before anything heavy is imported
+    if (code := processes.start(options.arguments, options.devices, options.nodes)) is not None:
+        return code
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress, terminal_progresses
 
     settings = settings or api.default_settings(changes.get("device", "auto")).changed(**changes)
     places = {"run": options.run, "data_dir": options.data_dir, "image_size": options.image_size}
     if seeds is None:
-        return _show_finished(api.train(options.data, settings, **places, progress=terminal_progress()))
+        among = {"devices": options.devices, "nodes": options.nodes}
+        return _show_finished(api.train(options.data, settings, **places, **among, progress=terminal_progress()))
     try:
         with terminal_progresses([f"seed {seed}" for seed in seeds]) as bars:
             runs = api.train_seeds(options.data, seeds, settings, **places, progress=bars)
@@ -238,6 +263,8 @@ def _train(options: argparse.Namespace) -> int:
 def _show_finished(run: Run) -> int:
     from ebpl.reporting.tables import measures_table, show
 
+    if not processes.place().is_first:
+        return 0
     result = run.metrics()
     if result["metrics"]:
         show(measures_table(f"{run.data_name}, test images", {run.settings.method: result["metrics"]}))
@@ -275,19 +302,23 @@ def _add_resume(parser: Parser) -> None:
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or the folder of several seeds: all of them at once"
     )
+    _add_processes(parser)
 
 
 def _resume(options: argparse.Namespace) -> int:
+    if (code := processes.start(options.arguments, options.devices, options.nodes)) is not None:
+        return code
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress, terminal_progresses
     from ebpl.runs import open_runs, seeds_folder
 
     runs = open_runs(options.runs)
     for run in runs:
-        if run.finished:
+        if run.finished and processes.place().is_first:
             print(f"{run.path} is finished already.")
     if len(runs) == 1:
-        return _show_finished(api.resume(runs[0], progress=terminal_progress()))
+        among = {"devices": options.devices, "nodes": options.nodes}
+        return _show_finished(api.resume(runs[0], progress=terminal_progress(), **among))
     unfinished = [run for run in runs if not run.finished]
     together = seeds_folder(runs)
     labels = [run.path.name.replace("-", " ") if together else str(run.path) for run in unfinished]

@@ -52,15 +52,18 @@ class Run:
         return f"Run({str(self.path)!r}: {self.settings.method} on {self.data_name}, {state})"
 
     @classmethod
-    def create(cls, path: str | Path | None, settings: Settings, data: ImageSet, source: dict[str, Any]) -> Run:
+    def create(
+        cls, path: str | Path | None, settings: Settings, data: ImageSet, source: dict[str, Any], processes: int = 1
+    ) -> Run:
         """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
         from ebpl.devices import describe_environment
 
         path = _new_folder(path, data, settings, f"seed{settings.seed}")
-        command = {"command": ["ebpl", *sys.argv[1:]] if Path(sys.argv[0]).name == "ebpl" else None}
+        by_command = Path(sys.argv[0]).name == "ebpl" or Path(sys.argv[0]).parts[-2:] == ("ebpl", "__main__.py")
+        more = {"processes": processes, "command": ["ebpl", *sys.argv[1:]] if by_command else None}
         described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
         try:
-            write_json(path / ENVIRONMENT, {**describe_environment(settings), **command, "started": _now()})
+            write_json(path / ENVIRONMENT, {**describe_environment(settings), **more, "started": _now()})
             write_text(path / SETTINGS, write_toml({"data": described, "settings": settings.to_dict()}))
             return cls(path)
         except EbplError:  # half a run directory would be in the way of the next try
@@ -192,6 +195,17 @@ class Run:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         handler.handleError = _keep_quiet  # type: ignore[assignment]
         return handler
+
+
+class Watched(Run):
+    """A run that another process trains and writes: this one takes part and leaves its files alone."""
+
+    def __init__(self, run: Run) -> None:
+        self.path, self.settings, self.source, self.data_name = run.path, run.settings, run.source, run.data_name
+        self.log = run.log
+
+    def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None: ...
+    def save_table(self, name: str, rows: list[dict[str, Any]]) -> None: ...
 
 
 def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:

@@ -55,3 +55,12 @@ def test_a_restarted_buffer_is_noise() -> None:
     buffer = filled(1000, 0.0)
     buffer.restart(torch.Generator().manual_seed(0))
     assert buffer.samples.abs().max() <= 1
+
+
+def test_the_parts_of_a_split_buffer_start_as_the_whole_would() -> None:
+    def noise(size: int, *part: int) -> torch.Tensor:
+        buffer = ReplayBuffer(size, (1, 2, 2), 0.0, CPU)
+        buffer.restart(torch.Generator().manual_seed(0), *part)
+        return buffer.samples
+
+    assert torch.equal(torch.cat([noise(4, 3, part) for part in range(3)]), noise(12))

@@ -42,7 +42,7 @@ def convolve(
     kind = 0 if residual is None else ACTIVATED if activated else AS_IT_IS
     flags = [bias is not None, sign is not None, kind, raw, active, sums is not None, SLOPE]
     simple = count == 9 and stride == 1
-    tile = tile or choose((images, height, width), inputs, outputs, simple)
+    tile = tile or choose((images, height, width), inputs, outputs, simple, 4 if up else 1)
     if isinstance(tile, Rows):
         rows.launch(x, weight, given, flags, back, tile)
     else:

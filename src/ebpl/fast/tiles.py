@@ -10,6 +10,8 @@ SHARED_MEMORY, HALF = 227 * 1024, 113 * 1024
 SCRATCH = 4200
 """Shared memory for the end of a tile, per four warps and 64 outputs."""
 MULTIPROCESSORS = 132
+ENOUGH = 0.7 * MULTIPROCESSORS
+"""With fewer tiles than this, smaller ones are faster."""
 HALF_REGISTERS = 128
 """Registers of a thread that leave room for other tiles on the multiprocessor."""
 
@@ -44,22 +46,22 @@ class Rows:
 
 
 @lru_cache
-def choose(shape: tuple[int, int, int], inputs: int, outputs: int, simple: bool) -> Tile | Rows:
-    """The tile for a result of this many images, rows and columns; `simple`: nine taps and stride 1."""
+def choose(shape: tuple[int, int, int], inputs: int, outputs: int, simple: bool, copies: int = 1) -> Tile | Rows:
+    """The tile for so many images, rows and columns, `copies` times in a launch; `simple`: nine taps and stride 1."""
     images, height, width = shape
     part, more = next(parts for parts in PARTS if outputs % sum(parts) == 0)
     columns = min(width, 32)
     fits = simple and inputs % 32 == 0 and outputs >= 32 and columns in (8, 16, 32) and width % columns == 0
     if fits and height % (128 // columns if columns > 8 else 8) == 0:
         return _rows(images, height, columns, inputs, outputs, part, more)
-    return _tile(inputs, part, more)
+    return _tile(images * height * width * copies, inputs, outputs, part, more)
 
 
 PARTS = ((128, 32), (64, 16), (128, 0), (64, 0), (32, 0), (16, 0))
 
 
 def _rows(images: int, height: int, columns: int, inputs: int, outputs: int, part: int, more: int) -> Rows:
-    if columns == 8 and part == 128 and not more and images * (outputs // part) < 0.9 * MULTIPROCESSORS:
+    if columns == 8 and part == 128 and not more and images * (outputs // part) < ENOUGH:
         part = 64  # else there would be fewer tiles than multiprocessors
     if columns == 8:
         together = 2 if more and images % 2 == 0 else 1
@@ -86,13 +88,18 @@ def _filled(
     return Rows(images, rows, columns, part, more, depth, stages, warps, HALF_REGISTERS if warps == 4 else None)
 
 
-def _tile(inputs: int, part: int, more: int) -> Tile:
-    pixels = 256 if part <= 32 else 128
+def _tile(pixels: int, inputs: int, outputs: int, part: int, more: int) -> Tile:
+    size = 256 if part <= 32 else 128
+    if not more and part >= 64:  # where there would be fewer tiles than multiprocessors, smaller ones
+        size = 128 if pixels // 128 * (outputs // part) >= ENOUGH else 64
+        part = part if size == 128 or pixels // 64 * (outputs // part) >= ENOUGH else 64
+    if more and inputs == 16:  # too few steps to keep two tiles going
+        return Tile(256, part, more, 16, 4, 8, None)
     for depth in (64, 32, 16):
-        stage = (pixels + part + more) * depth * 2
+        stage = (size + part + more) * depth * 2
         stages = min(6, (HALF - 2 * SCRATCH) // stage)
         if inputs % depth == 0 and stages >= 3:
-            return Tile(pixels, part, more, depth, stages, 4)
+            return Tile(size, part, more, depth, stages, 4)
     raise ValueError(f"{inputs} input channels are no multiple of 16")
 
 

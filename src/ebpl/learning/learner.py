@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ebpl.errors import RunError
+from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.model.hybrid import Architecture, HybridModel
 from ebpl.sampling.replay import ReplayBuffer
 from ebpl.seeds import derived_seed, generator
@@ -19,16 +21,22 @@ class Learner:
     """The mutable state of a run. It is always changed in place, so that captured GPU graphs stay valid."""
 
     def __init__(
-        self, architecture: Architecture, shape: tuple[int, int, int], settings: Settings, device: torch.device
+        self,
+        architecture: Architecture,
+        shape: tuple[int, int, int],
+        settings: Settings,
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.settings, self.device = settings, device
+        self.settings, self.device, self.ranks = settings, device, ranks
         self.model: HybridModel = architecture.build().to(device)
         # PyTorch's own type hints leave this argument out
         self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.weight_average else None
         self.buffer = None
         if architecture.precision is not None:
-            self.buffer = ReplayBuffer(settings.buffer_size, shape, settings.restart_probability, device)
+            size = ranks.share(settings.buffer_size)
+            self.buffer = ReplayBuffer(size, shape, settings.restart_probability, device)
         on_gpu = device.type == "cuda"
         rate: Any = torch.zeros((), device=device) if on_gpu else 0.0
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, capturable=on_gpu, fused=on_gpu)
@@ -77,7 +85,7 @@ class Learner:
         if self.buffer is not None:
             noise = torch.Generator(self.device)
             noise.manual_seed(derived_seed(self.settings.seed, "buffer", *purpose))
-            self.buffer.restart(noise)
+            self.buffer.restart(noise, self.ranks.count, self.ranks.index)
 
     def next_average_weight(self) -> float:
         """How much the next update counts in the average: much at first, so that a fresh network does not lag."""
@@ -103,7 +111,7 @@ class Learner:
         return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
 
     def state(self) -> dict[str, Any]:
-        """A copy of the state, for the guard and for checkpoints."""
+        """A copy of the state with this process's own chains, for the guard."""
         tensors = {name: tensor.detach().clone() for name, tensor in self.tensors().items()}
         return {"tensors": tensors, "averaged_updates": self.averaged_updates}
 
@@ -116,6 +124,18 @@ class Learner:
         for name, tensor in mine.items():
             tensor.copy_(state["tensors"][name])
         self.averaged_updates = state["averaged_updates"]
+
+    def with_all_chains(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state with the chains of all processes, as a checkpoint holds it."""
+        return self._with_chains(state, self.ranks.gather)
+
+    def with_own_chains(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state from a checkpoint, with the chains of this process alone."""
+        return self._with_chains(state, lambda chains: chains[self.ranks.own(len(chains))])
+
+    def _with_chains(self, state: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        tensors = state["tensors"]
+        return {**state, "tensors": {name: change(t) if name == "buffer" else t for name, t in tensors.items()}}
 
 
 def _frozen_copy(model: HybridModel) -> HybridModel:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.errors import DataError
+from ebpl.learning.ranks import Ranks
 from ebpl.model.hybrid import HybridModel
 
 BATCH = 512
@@ -50,17 +51,30 @@ def predict(
         )
     device = next(model.parameters()).device
     probabilities, energies = [], []
-    for start in range(0, len(images), batch):
-        part = images[start : start + batch]
-        if not isinstance(part, Tensor):
-            part = torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2)
-        # one memory layout wherever the images come from, so that the same images give the same last digits
-        x = torch.empty(part.shape, device=device, memory_format=torch.channels_last)
-        x.copy_(part).div_(127.5).sub_(1)
-        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):  # around all: casts weights once
+        for start in range(0, len(images), batch):
+            part = images[start : start + batch]
+            if not isinstance(part, Tensor):
+                part = torch.from_numpy(np.ascontiguousarray(part)).permute(0, 3, 1, 2)
+            # one memory layout wherever the images come from, so that the same images give the same last digits
+            x = torch.empty(part.shape, device=device, memory_format=torch.channels_last)
+            x.copy_(part.to(device)).div_(127.5).sub_(1)  # they travel as bytes
             scores, energy = model(x)
-        probabilities.append(torch.softmax(scores.double(), 1))
-        energies.append(energy.double())
+            probabilities.append(torch.softmax(scores.double(), 1))
+            energies.append(energy.double())
     if not probabilities:
         return Predictions(np.zeros((0, model.architecture.classes)), np.zeros(0))
     return Predictions(torch.cat(probabilities).cpu().numpy(), torch.cat(energies).cpu().numpy())
+
+
+def predict_together(model: HybridModel, images: Tensor, dtype: torch.dtype, ranks: Ranks) -> Predictions:
+    """The same predictions in every process, each of which computes its share of them."""
+    if ranks.count == 1:
+        return predict(model, images, dtype)
+    share = -(-len(images) // ranks.count)
+    mine = predict(model, images[ranks.index * share : (ranks.index + 1) * share], dtype)
+    rows = torch.zeros(share, model.architecture.classes + 1, dtype=torch.float64)
+    rows[: len(mine.energies), :-1] = torch.from_numpy(mine.probabilities)
+    rows[: len(mine.energies), -1] = torch.from_numpy(mine.energies)
+    table = ranks.gather(rows.to(images.device))[: len(images)].cpu().numpy()
+    return Predictions(table[:, :-1], table[:, -1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from ebpl.learning.batches import batches
 from ebpl.learning.curriculum import Phase, phases, pseudo_targets, select
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
-from ebpl.learning.prediction import Predictions, predict
+from ebpl.learning.prediction import Predictions, predict_together
+from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.learning.update import TERMS, Pool, Reading, Update, runner
 from ebpl.measuring.calibration import expected_calibration_error
 from ebpl.measuring.classification import accuracy
@@ -34,11 +35,11 @@ from ebpl.seeds import derived_seed, generator
 class Trainer:
     """Trains one run to its end. All that a checkpoint must hold is in `learner`, `guard` and the few fields below."""
 
-    def __init__(self, run: Run, data: ImageSet, progress: Progress) -> None:
-        self.run, self.data, self.progress = run, data, progress
+    def __init__(self, run: Run, data: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> None:
+        self.run, self.data, self.progress, self.ranks = run, data, progress, ranks
         self.settings = settings = run.settings
         self.method = METHODS[settings.method]
-        self.device = choose_device(settings)
+        self.device = ranks.device or choose_device(settings)
         self.dtype = choose_dtype(settings, self.device)
         torch.backends.cudnn.benchmark = (
             self.device.type == "cuda"
@@ -52,7 +53,7 @@ class Trainer:
             len(data.classes),
             settings.precision if self.method.density else None,
         )
-        self.learner = Learner(architecture, data.shape, settings, self.device)
+        self.learner = Learner(architecture, data.shape, settings, self.device, ranks)
         self.schedule = phases(settings)
         self.updates = -(-len(self.pool.images) // settings.batch_size)
 
@@ -100,8 +101,9 @@ class Trainer:
 
         On a GPU the updates are only queued; the first piece prepares without any.
         """
-        stored = checkpoint.load(self.run.checkpoints, self._say)
+        stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self._say))
         if stored is not None:
+            stored = _each(stored, self.learner.with_own_chains)
             self._restore(stored)
             self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
         else:
@@ -126,17 +128,21 @@ class Trainer:
                 if self.epoch >= self.schedule[self.phase].epochs:
                     self._end_phase()
         except KeyboardInterrupt:
-            if self.healthy and self.good["history"]:  # the last epoch that was finished
+            # the last epoch that was finished; not among several processes, whose chains cannot be gathered any more
+            if self.healthy and self.good["history"] and self.ranks.count == 1:
                 self._save(self.good)
             raise
         finally:
+            # NCCL cannot say goodbye while a captured graph still refers to it
+            self.run_update: Callable[[], None] = self.update
             self.progress.end()
             if self.board:
                 self.board.close()
 
     def _open_board(self) -> None:
         """TensorBoard events, without what was written after the state that training goes on from."""
-        self.board = Board(self.run.path / "tensorboard", len(self.history)) if self.settings.tensorboard else None
+        wanted = self.settings.tensorboard and self.ranks.is_first
+        self.board = Board(self.run.path / "tensorboard", len(self.history)) if wanted else None
 
     def _introduce(self) -> None:
         """Say what is trained on what, and what looks odd about it."""
@@ -231,7 +237,8 @@ class Trainer:
         self.epoch += 1
         self._record(phase, means)
         self.healthy = self.guard.is_healthy(self.widest_gap)
-        self._keep(save=time.monotonic() - self.saved_at >= self.settings.checkpoint_seconds)
+        age = time.monotonic() - self.saved_at
+        self._keep(save=self.ranks.first(lambda: age >= self.settings.checkpoint_seconds))
 
     def _updates(self, phase: Phase) -> Generator[None, None, dict[str, float]]:
         """All updates of an epoch; returns the mean of each loss term.
@@ -245,7 +252,10 @@ class Trainer:
         usable = torch.cat([torch.arange(self.labeled_count), pseudo_labeled])
         classified = usable[batches(len(usable), self.updates, settings.batch_size, order)].to(self.device)
         everything = batches(len(self.pool.images), self.updates, settings.batch_size, order).to(self.device)
-        update.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose))
+        own = self.ranks.own(settings.batch_size)
+        classified, everything = classified[:, own], everything[:, own]
+        other = () if self.ranks.is_first else (self.ranks.index,)
+        update.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose, *other))
         update.clear_sums()
         where = f"{phase.name}, epoch {self.epoch + 1}/{phase.epochs}"
         readings: deque[tuple[int, Reading]] = deque()
@@ -263,7 +273,7 @@ class Trainer:
                 yield
         for reading in readings:
             self._look(*reading, where)
-        if not self.learner.is_finite():  # the last step came after the last look
+        if not self.ranks.everywhere(self.learner.is_finite()):  # the last step came after the last look
             raise RanAway("the weights are not finite numbers")
         return self.means
 
@@ -285,7 +295,7 @@ class Trainer:
         return facts
 
     def _predict(self, images: Tensor) -> Predictions:
-        return predict(self.learner.predictor, images, self.dtype)
+        return predict_together(self.learner.predictor, images, self.dtype, self.ranks)
 
     def _record(self, phase: Phase, means: dict[str, float]) -> None:
         """A row in metrics.csv; remember the weights if they are the best so far."""
@@ -341,7 +351,7 @@ class Trainer:
         vars(self).pop("run_update", None)  # a captured graph frees its memory before the next is captured
         self.learner.set_learning_rate(self.guard.learning_rate)
         settings = self.guard.careful(self.settings)
-        self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype)
+        self.update = Update(self.learner, self.pool, settings, self.augmentation, self.dtype, self.ranks)
         self.run_update = runner(self.update)
 
     def _snapshot(self) -> dict[str, Any]:
@@ -378,7 +388,9 @@ class Trainer:
 
     def _save(self, state: dict[str, Any]) -> None:
         more = {"guard": self.guard.state(), "seconds": self.seconds}
-        checkpoint.save(self.run.checkpoints, len(state["history"]), {**state, **more})
+        whole = _each(state, self.learner.with_all_chains)
+        if self.ranks.is_first:
+            checkpoint.save(self.run.checkpoints, len(state["history"]), {**whole, **more})
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
@@ -388,3 +400,9 @@ class Trainer:
             chosen["by"] = "validation accuracy" if self.validation else "last epoch"
             description = describe_model(self.learner.model, self.data, chosen)
             self.run.save_model(self.best["weights"], description)
+
+
+def _each(state: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """The state with its learner's changed, and so that of the state to go back to, if it carries one."""
+    changed = {**state, "learner": change(state["learner"])}
+    return {**changed, "good": _each(state["good"], change)} if "good" in state else changed

@@ -16,6 +16,7 @@ from ebpl.data.augment import augment
 from ebpl.fast.network import fast_network
 from ebpl.learning.learner import Learner, refresh, sampling_copy
 from ebpl.learning.objective import Terms, objective
+from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.sampling.langevin import Langevin
 from ebpl.settings import Settings
 
@@ -39,12 +40,20 @@ class Pool:
 class Update:
     """Draw a batch, sample, differentiate, step, average; sums of the loss terms stay on the device until asked for."""
 
-    def __init__(self, learner: Learner, pool: Pool, settings: Settings, augmentation: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        pool: Pool,
+        settings: Settings,
+        augmentation: str,
+        dtype: torch.dtype,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.learner, self.pool, self.settings = learner, pool, settings
-        self.augmentation, self.dtype = augmentation, dtype
+        self.augmentation, self.dtype, self.ranks = augmentation, dtype, ranks
         device = learner.device
-        self.classified = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
-        self.everything = torch.zeros(settings.batch_size, dtype=torch.long, device=device)
+        self.classified = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
+        self.everything = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
         self.average_weight = torch.zeros((), device=device)
         self.sums = torch.zeros(len(TERMS), device=device)
         self.widest_gap = torch.zeros((), device=device)
@@ -66,7 +75,9 @@ class Update:
 
     def read(self) -> Reading:
         """The sums of the loss terms so far, and the widest gap; nothing waits until the result is called."""
-        values = torch.cat([self.sums, self.widest_gap[None]])
+        everyone = self.ranks.gather(torch.cat([self.sums, self.widest_gap[None]])[None])
+        # not a reduction by the collective itself: those need not keep NaN when they look for the largest
+        values = torch.cat([everyone[:, :-1].mean(0), everyone[:, -1:].amax(0)])
         if values.device.type != "cuda":
             return values.tolist
         host = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
@@ -103,6 +114,8 @@ class Update:
                 features=self.fast,
             )
         terms.loss.backward()  # type: ignore[no-untyped-call]
+        # each term is a mean over equal shares, so the mean of the gradients is the gradient of the whole batch
+        self.ranks.mean_([p.grad for p in learner.model.parameters() if p.grad is not None])
         if settings.gradient_clip:
             torch.nn.utils.clip_grad_norm_(learner.model.parameters(), settings.gradient_clip)
         learner.optimizer.step()
@@ -121,7 +134,7 @@ class Update:
         buffer, model = self.learner.buffer, self.learner.model
         assert buffer is not None
         assert model.gaussian is not None
-        index, start = buffer.draw(self.settings.chains, self.generator)
+        index, start = buffer.draw(self.ranks.share(self.settings.chains), self.generator)
         start = start.contiguous(memory_format=torch.channels_last)
         if self.fast:
             samples = self.langevin.follow(self.fast.energy_gradient(model.gaussian), start, self.generator)
@@ -168,7 +181,8 @@ def _captured(update: Update) -> Callable[[], None]:
     graph.register_generator_state(update.generator)
     # Graphs captured on one stream share cuBLAS's workspace there, and the first to go may free it for all
     # (github.com/pytorch/pytorch/issues/193402): runs that are trained side by side each capture on their own.
-    with torch.cuda.graph(graph, stream=stream):
+    # thread_local: what other threads do meanwhile, such as NCCL's watchdog, must not end the capture.
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         update()
     update.learner.restore(before)
     update.clear_sums()

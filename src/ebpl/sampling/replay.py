@@ -17,9 +17,13 @@ class ReplayBuffer:
         shape = (count, *self.samples.shape[1:])
         return torch.rand(shape, generator=generator, device=self.samples.device) * 2 - 1
 
-    def restart(self, generator: torch.Generator) -> None:
-        """Fill the whole buffer with uniform noise in [-1, 1]."""
-        self.samples.copy_(self._noise(len(self.samples), generator))
+    def restart(self, generator: torch.Generator, parts: int = 1, part: int = 0) -> None:
+        """Fill the whole buffer with uniform noise in [-1, 1].
+
+        Of a buffer that is split into `parts`, this is number `part`: together they hold what one would.
+        """
+        noise = self._noise(parts * len(self.samples), generator)
+        self.samples.copy_(noise.view(parts, *self.samples.shape)[part])
 
     def draw(self, chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Positions in the buffer, all different, and where each chain starts from."""
