@@ -53,17 +53,27 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: str | Path | None, settings: Settings, data: ImageSet, source: dict[str, Any], processes: int = 1
+        cls,
+        path: str | Path | None,
+        settings: Settings,
+        data: ImageSet,
+        source: dict[str, Any],
+        processes: int = 1,
+        together: int = 1,
     ) -> Run:
-        """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
+        """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found.
+
+        `processes` train it, and so many runs are to be trained `together`.
+        """
         from ebpl.devices import describe_environment
 
         path = _new_folder(path, data, settings, f"seed{settings.seed}")
         by_command = Path(sys.argv[0]).name == "ebpl" or Path(sys.argv[0]).parts[-2:] == ("ebpl", "__main__.py")
-        more = {"processes": processes, "command": ["ebpl", *sys.argv[1:]] if by_command else None}
+        command = ["ebpl", *sys.argv[1:]] if by_command else None
+        more = {"processes": processes, "runs_together": together, "command": command, "started": _now()}
         described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
         try:
-            write_json(path / ENVIRONMENT, {**describe_environment(settings), **more, "started": _now()})
+            write_json(path / ENVIRONMENT, {**describe_environment(settings), **more})
             write_text(path / SETTINGS, write_toml({"data": described, "settings": settings.to_dict()}))
             return cls(path)
         except EbplError:  # half a run directory would be in the way of the next try
@@ -75,10 +85,13 @@ class Run:
         cls, path: str | Path | None, settings: Settings, seeds: Sequence[int], data: ImageSet, source: dict[str, Any]
     ) -> list[Run]:
         """New run directories `seed-N`, in a folder of their own, that differ in their seed alone."""
+        from ebpl.devices import choose_device
+
         every = [settings.changed(seed=seed) for seed in seeds]
         folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
+        together = len(every) if choose_device(settings).type == "cuda" else 1
         try:
-            return [cls.create(folder / f"seed-{each.seed}", each, data, source) for each in every]
+            return [cls.create(folder / f"seed-{each.seed}", each, data, source, together=together) for each in every]
         except EbplError:
             shutil.rmtree(folder, ignore_errors=True)
             raise

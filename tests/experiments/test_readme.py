@@ -27,6 +27,13 @@ def test_what_was_not_measured_is_said_so() -> None:
     assert "2 CPU threads; PyTorch 2.0" in table
 
 
+def test_the_time_of_runs_that_shared_a_gpu_is_said_to_be_shared() -> None:
+    shared = record(1, "ebpl", 0.7)
+    shared["environment"]["runs_together"] = 5
+    table = comparison([record(0, "ebpl", 0.9), shared], "x", "none")
+    assert "EBPL 7 to 7 s of training, EBPL 7 to 7 s of training, 5 runs together on one GPU" in table
+
+
 def test_runs_with_other_settings_are_not_mixed_into_a_table() -> None:
     other = record(1, "ebpl", 0.7)
     other["settings"]["width"] = 8

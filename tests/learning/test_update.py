@@ -1,6 +1,7 @@
 import torch
 
-from ebpl.learning.learner import Learner
+from ebpl.fast.network import FastNetwork
+from ebpl.learning.learner import Learner, sampling_copy
 from ebpl.learning.update import TERMS, Pool, Update, runner
 from ebpl.model.hybrid import Architecture
 from tests.helpers import quick
@@ -42,6 +43,47 @@ def test_the_same_random_numbers_give_the_same_update() -> None:
         runner(update)()
     for name, tensor in first.learner.tensors().items():
         assert torch.equal(tensor, second.learner.tensors()[name]), name
+
+
+def distance(one: Update, other: Update) -> float:
+    """How far apart the first moments, which are sums of gradients, of two trainings are."""
+    first, second = (
+        torch.cat([tensor.flatten() for name, tensor in update.learner.tensors().items() if name.endswith("exp_avg")])
+        for update in (one, other)
+    )
+    return float((first - second).norm() / second.norm())
+
+
+def test_the_passes_by_hand_give_the_updates_numbers() -> None:
+    plain, fast = made(), made()
+    fast.fast = FastNetwork(fast.learner.model.features, torch.float32)
+    for update in (plain, fast):
+        for _ in range(3):
+            update()
+    torch.testing.assert_close(fast.sums, plain.sums, rtol=1e-3, atol=1e-4)
+    assert distance(fast, plain) < 0.01
+
+
+def test_the_passes_by_hand_are_as_exact_in_bfloat16_as_autograd() -> None:
+    exact, plain, fast = made(), made(), made()
+    for update in (plain, fast):
+        update.dtype = torch.bfloat16
+        update.sampler = sampling_copy(update.learner.model, torch.bfloat16)
+    fast.fast = FastNetwork(fast.learner.model.features, torch.bfloat16)
+    for update in (exact, plain, fast):
+        for _ in range(3):
+            update()
+    torch.testing.assert_close(fast.sums, exact.sums, rtol=2e-2, atol=2e-2)
+    assert 0 < distance(fast, exact) < 1.5 * distance(plain, exact)
+
+
+def test_a_classifier_alone_is_trained_by_hand_too() -> None:
+    plain, fast = made(precision=None), made(precision=None)
+    fast.fast = FastNetwork(fast.learner.model.features, torch.float32)
+    for update in (plain, fast):
+        update()
+    torch.testing.assert_close(fast.sums, plain.sums)
+    assert distance(fast, plain) < 1e-3
 
 
 def test_repeated_updates_learn_the_classes() -> None:

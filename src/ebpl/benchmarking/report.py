@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ebpl.benchmarking import quality
 from ebpl.benchmarking.figure import SWEEPS, draw, sweep
 from ebpl.benchmarking.record import Record, Row, load
 from ebpl.errors import DataError
@@ -142,7 +143,8 @@ def main(root: Path) -> None:
     """Write the tables of `root/benchmarks/README.md` and the figure beside it anew from the records."""
     readme = root / "benchmarks/README.md"
     records = load(root / "benchmarks/records")
-    write_text(readme, fill(readme.read_text(encoding="utf-8"), records))
+    text = fill(readme.read_text(encoding="utf-8"), records)
+    write_text(readme, quality.fill(text, root))
     draw(root / "benchmarks/scaling.png", records)
 
 

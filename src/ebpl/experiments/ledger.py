@@ -18,8 +18,8 @@ from ebpl.runs import Run
 
 Record = dict[str, Any]
 
-# where and how often a run was written does not change what it computes
-_INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
+INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
+"""Where and how often a run was written does not change what it computes."""
 
 
 def record_of(run: Run) -> Record:
@@ -40,7 +40,7 @@ def save(record: Record, folder: Path) -> Path:
 def name_of(record: Record) -> str:
     """A readable name that is different for every difference in data or settings."""
     settings, data = record["settings"], record["data"]
-    telling = {key: value for key, value in settings.items() if key not in _INCIDENTAL and value is not None}
+    telling = {key: value for key, value in settings.items() if key not in INCIDENTAL and value is not None}
     digest = hashlib.sha256(json.dumps([data["fingerprint"], telling], sort_keys=True).encode()).hexdigest()[:8]
     network = f"wrn-{settings['depth']}-{settings['width']}"
     return f"{data['name']}-{settings['method']}-{settings['pseudo_labels']}-{network}-seed{settings['seed']}-{digest}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ebpl.errors import DataError
-from ebpl.experiments.ledger import Record, load
+from ebpl.experiments.ledger import INCIDENTAL, Record, load
 from ebpl.files import write_text
 from ebpl.methods import METHODS
 
@@ -25,7 +25,7 @@ def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
     chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
     by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
     varied = {key for r in chosen for key, value in r["settings"].items() if value != chosen[0]["settings"].get(key)}
-    if len(by_cell) < len(chosen) or varied - {"seed", "method", *NOT_COMPARED}:
+    if len(by_cell) < len(chosen) or varied - {"seed", "method", *NOT_COMPARED, *INCIDENTAL}:
         raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
     seeds = sorted({seed for seed, _ in by_cell})
     heads = [f"{title}, {name}" for title in TITLES.values() for name in SHOWN.values()]
@@ -49,9 +49,11 @@ def _provenance(records: Sequence[Record]) -> str:
     """What was run, on what, for how long."""
     parts = []
     for method, title in TITLES.items():
-        seconds = [r["result"]["seconds"] for r in records if r["settings"]["method"] == method]
-        if seconds:
-            parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training")
+        own = [r for r in records if r["settings"]["method"] == method]
+        for together in sorted({r["environment"].get("runs_together", 1) for r in own}):
+            seconds = [r["result"]["seconds"] for r in own if r["environment"].get("runs_together", 1) == together]
+            shared = f", {together} runs together on one GPU" if together > 1 else ""
+            parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training{shared}")
     if not records:
         return "Not measured."
     first = records[0]

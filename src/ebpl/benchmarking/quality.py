@@ -1,0 +1,50 @@
+"""Results before and after work on speed, side by side: faster must not mean worse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebpl.errors import DataError
+from ebpl.experiments.ledger import Record, load
+from ebpl.measuring.summary import spread
+
+BEGIN, END = "<!-- quality -->", "<!-- end: quality -->"
+SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
+
+
+def fill(text: str, root: Path) -> str:
+    """The text with the table between the two comments made anew from `benchmarks/before` and the ledger."""
+    pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END), re.DOTALL)
+    if not pattern.search(text):
+        raise DataError(f"There is no {BEGIN} ... {END} in benchmarks/README.md to put the table into.")
+    table = comparison(load(root / "benchmarks/before"), load(root / "results"))
+    return pattern.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
+
+
+def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:
+    """The seeds of both ledgers for each experiment that was measured before, with mean and standard deviation."""
+    lines = [["data", "pseudo-labels", "when", "seed", *SHOWN.values()]]
+    lines.append(["---"] * len(lines[0]))
+    for experiment in sorted({_experiment(record) for record in before}):
+        for when, ledger in (("before", before), ("now", now)):
+            chosen = sorted(
+                (r for r in ledger if _experiment(r) == experiment), key=lambda r: int(r["settings"]["seed"])
+            )
+            start = [experiment[0], experiment[2], when]
+            for record in chosen:
+                metrics = record["result"]["metrics"]
+                lines.append(
+                    [*start, str(record["settings"]["seed"]), *(f"{100 * metrics[name]:.1f}" for name in SHOWN)]
+                )
+            if len(chosen) > 1:
+                found = spread([record["result"]["metrics"] for record in chosen])
+                numbers = [f"{100 * found[name][0]:.1f} ± {100 * found[name][1]:.1f}" for name in SHOWN]
+                lines.append([*start, "mean ± std", *numbers])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _experiment(record: Record) -> tuple[str, str, str, int, int]:
+    settings = record["settings"]
+    return record["data"]["name"], settings["method"], settings["pseudo_labels"], settings["depth"], settings["width"]
