@@ -4,7 +4,8 @@ import pytest
 
 from ebpl.benchmarking import report
 from ebpl.benchmarking.record import load, save
-from ebpl.benchmarking.report import BEGIN, END, fill, markdown
+from ebpl.benchmarking.report import BEGIN, END, END_FRONT, FRONT, fill, markdown, summary
+from ebpl.benchmarking.text import between
 from ebpl.errors import DataError
 from tests.benchmarking.records import record
 
@@ -47,3 +48,10 @@ def test_the_command_writes_tables_and_figure() -> None:
 def test_the_readme_of_the_benchmarks_shows_what_the_records_hold() -> None:
     text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     assert text == fill(text, load(ROOT / "benchmarks/records")), "run: make benchmarks"
+
+
+def test_the_front_page_shows_the_speedups_of_the_records() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = summary(load(ROOT / "benchmarks/records"))
+    assert "WRN-28-10" in made
+    assert text == between(text, FRONT, END_FRONT, made), "run: make benchmarks"

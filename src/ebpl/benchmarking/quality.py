@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebpl.errors import DataError
+from ebpl.benchmarking.text import between
 from ebpl.experiments.ledger import Record, load
 from ebpl.measuring.summary import spread
 
@@ -16,11 +15,8 @@ SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 
 def fill(text: str, root: Path) -> str:
     """The text with the table between the two comments made anew from `benchmarks/before` and the ledger."""
-    pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END), re.DOTALL)
-    if not pattern.search(text):
-        raise DataError(f"There is no {BEGIN} ... {END} in benchmarks/README.md to put the table into.")
     table = comparison(load(root / "benchmarks/before"), load(root / "results"))
-    return pattern.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
+    return between(text, BEGIN, END, table)
 
 
 def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:

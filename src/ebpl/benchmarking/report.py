@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from typing import Any
 from ebpl.benchmarking import quality
 from ebpl.benchmarking.figure import SWEEPS, draw, sweep
 from ebpl.benchmarking.record import Record, Row, load
-from ebpl.errors import DataError
+from ebpl.benchmarking.text import between
 from ebpl.files import write_text
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end: benchmarks -->"
+FRONT, END_FRONT = "<!-- speed -->", "<!-- end: speed -->"
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,20 @@ def markdown(records: Sequence[Record]) -> str:
     return "\n\n".join(parts)
 
 
+def summary(records: Sequence[Record]) -> str:
+    """How many times as fast as the reference each GPU's record was, in short."""
+    parts = []
+    for record in records:
+        if record["machine"]["gpu"]:
+            rows = [row for row in record["rows"] if row["varied"] == "network" and row["speedup"]]
+            lines = [["network", "seeds at once", "ms a step and seed", "times as fast as the plain loop"], ["---"] * 4]
+            for row in rows:
+                faster = f"{row['speedup']:.1f}"
+                lines.append([f"WRN-{row['network']}", str(row["seeds"]), _short(row["milliseconds"]), faster])
+            parts += ["\n".join(f"| {' | '.join(line)} |" for line in lines), f"({provenance(record)})"]
+    return "\n\n".join(parts)
+
+
 def terminal(table: Table) -> Any:
     """The same for the terminal."""
     import rich.box
@@ -132,20 +146,20 @@ def terminal(table: Table) -> Any:
 
 
 def fill(text: str, records: Sequence[Record]) -> str:
-    """The text with everything between the two comments made anew."""
-    pattern = re.compile(re.escape(BEGIN) + r".*?" + re.escape(END), re.DOTALL)
-    if not pattern.search(text):
-        raise DataError(f"There is no {BEGIN} ... {END} in benchmarks/README.md to put the tables into.")
-    return pattern.sub(lambda _: f"{BEGIN}\n{markdown(records)}\n{END}", text)
+    """The text of `benchmarks/README.md` with its tables made anew."""
+    return between(text, BEGIN, END, markdown(records))
 
 
 def main(root: Path) -> None:
-    """Write the tables of `root/benchmarks/README.md` and the figure beside it anew from the records."""
+    """Write the tables of `root/benchmarks/README.md`, the figure beside it and README's summary anew."""
     readme = root / "benchmarks/README.md"
     records = load(root / "benchmarks/records")
     text = fill(readme.read_text(encoding="utf-8"), records)
     write_text(readme, quality.fill(text, root) if (root / "benchmarks/before").is_dir() else text)
     draw(root / "benchmarks/scaling.png", records)
+    front = root / "README.md"
+    if front.is_file():
+        write_text(front, between(front.read_text(encoding="utf-8"), FRONT, END_FRONT, summary(records)))
 
 
 if __name__ == "__main__":
