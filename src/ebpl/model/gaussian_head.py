@@ -33,11 +33,12 @@ class GaussianHead(nn.Module):
 
     def _times_precision(self, vectors: Tensor) -> Tensor:
         """Rows v as P v."""
+        whitened = self._whiten(vectors)
         if self.precision == "diagonal":
-            return vectors * torch.exp(self.log_precision)
+            return whitened * torch.exp(self.log_precision / 2)
         if self.precision == "full":
-            return self._whiten(vectors) @ self.factor.tril().T
-        return vectors
+            return whitened @ self.factor.tril().T
+        return whitened
 
     def natural_weight(self) -> Tensor:
         """P mu_c for each class: the classifier's weight when both heads agree."""
