@@ -20,7 +20,7 @@ from ebpl.runs import (
     seed_folders,
     seeds_folder,
 )
-from tests.helpers import blobs, quick
+from tests.helpers import blobs, quick, result
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +240,28 @@ def test_a_run_that_another_process_trains_is_not_written() -> None:
     assert sorted(run.path.rglob("*")) == before
     assert (watched.path, watched.settings) == (run.path, run.settings)
     assert run.environment()["processes"] == 2
+
+
+@pytest.mark.parametrize("method", ["ebpl", "curriculum-labeling"])
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_a_branch_ends_as_the_run_with_pseudo_labels_would(method: str, kind: str) -> None:
+    settings = quick(method=method, epochs=2, steps=2)
+    whole = ebpl.train(blobs(), settings, run="whole", pseudo_labels=kind)
+    trunk = ebpl.train(blobs(), settings, run="trunk", pseudo_labels="none")
+    branch = ebpl.resume(trunk.branch("branch", settings.changed(pseudo_labels=kind)), data=blobs())
+    assert result(branch.path) == result(whole.path)
+    assert "2 of 2" in (branch.path / "metrics.csv").read_text()
+
+
+def test_only_a_finished_run_without_pseudo_labels_is_branched() -> None:
+    settings = quick(epochs=1, steps=1)
+    trunk = ebpl.train(blobs(), settings, run="trunk", pseudo_labels="none")
+    with pytest.raises(UsageError, match="the same depth"):
+        trunk.branch("a", settings.changed(pseudo_labels="soft", depth=16))
+    with pytest.raises(UsageError, match="trained without any"):
+        trunk.branch("a", trunk.settings)
+    branch = trunk.branch("a", settings.changed(pseudo_labels="soft"))
+    with pytest.raises(RunError, match="exists already"):
+        trunk.branch("a", settings.changed(pseudo_labels="hard"))
+    with pytest.raises(UsageError, match="trained without any"):
+        branch.branch("b", settings.changed(pseudo_labels="hard"))

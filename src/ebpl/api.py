@@ -312,6 +312,9 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         result = _evaluation(probabilities, images.test, description)
         title: str = run.settings.method
         draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
+        last = _predicted(trainer.learner.predictor, run.settings, images.test)
+        result["last"] = {"metrics": measure(last, images.test.labels)}
+    result["pseudo_labels"] = trainer.pseudo_labels()
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, WriteError, did_you_mean, is_memory
+from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.seeds import seeds_in_words
 from ebpl.settings import Settings, read_toml, write_toml
@@ -95,6 +95,40 @@ class Run:
         except EbplError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+    def branch(self, path: str | Path, settings: Settings) -> Run:
+        """A new run that goes on with pseudo-labels where this one, finished without any, has stopped.
+
+        So runs that differ in their pseudo-labels alone share their initial training. It is resumed like any other.
+        """
+        free = {"pseudo_labels", "steps", "step_epochs"}
+        mine, other = self.settings.to_dict(), settings.to_dict()
+        changed = {name for name in mine if mine[name] != other[name]} - free
+        if self.settings.pseudo_labels != "none" or settings.pseudo_labels == "none" or changed:
+            raise UsageError(
+                f"{self.path} can be gone on from with pseudo-labels, if it was trained without any"
+                + (f" and with the same {', '.join(sorted(changed))}." if changed else ".")
+            )
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished. Continue it with: {resume_command([self])}")
+        states = sorted(self.checkpoints.glob("epoch-*.pt"))
+        if not states:
+            raise RunError(f"{self.path} has no checkpoint left to go on from.")
+        path = Path(path)
+        if path.exists():
+            raise RunError(f"{path} exists already, and a run never overwrites anything.")
+        half = path.with_name(f".{path.name}.part")  # a kill leaves a whole run or none
+        shutil.rmtree(half, ignore_errors=True)
+        try:
+            (half / "checkpoints").mkdir(parents=True)
+            shutil.copy2(states[-1], half / "checkpoints")
+            write_json(half / ENVIRONMENT, {**self.environment(), "branched_from": self.path.name})
+            write_text(half / SETTINGS, write_toml({"data": self.source, "settings": other}))
+            half.rename(path)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            raise write_failed(path, error) from error
+        return Run(path)
 
     @property
     def checkpoints(self) -> Path:

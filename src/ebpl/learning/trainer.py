@@ -324,6 +324,15 @@ class Trainer:
         self.run.log.info("%s", line)
         self.progress.epoch(line)
 
+    def pseudo_labels(self) -> list[dict[str, Any]]:
+        """How many images had a pseudo-label in each curriculum step, and which share of them was right, if known."""
+        names = {phase.name: phase.step for phase in self.schedule if phase.step}
+        rows = {names[row["phase"]]: row for row in self.history if row["phase"] in names}
+        return [
+            {"step": step, "images": row["pseudo_labels"], "accuracy": row["pseudo_label_accuracy"]}
+            for step, row in sorted(rows.items())
+        ]
+
     # --- safety ------------------------------------------------------------------------------------------------------
 
     def _heal(self, reason: str, phase: Phase) -> None:
