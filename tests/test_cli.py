@@ -10,8 +10,9 @@ import pytest
 
 from ebpl.cli import build_parser, main
 from ebpl.errors import DivergedError
+from ebpl.runs import Run
 from ebpl.settings import Settings
-from tests.helpers import QUICK, class_folders, ebpl, environment
+from tests.helpers import QUICK, blobs, class_folders, ebpl, environment, quick
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -239,3 +240,9 @@ def test_a_reader_that_goes_away_does_not_stop_training() -> None:
     command = f"{sys.executable} -m ebpl train digits {' '.join(QUICK)} --method curriculum-labeling --run run"
     subprocess.run(["bash", "-c", f"{command} 2>&1 | head -n 1"], env=environment(), check=True, capture_output=True)
     assert Path("run/test_metrics.json").is_file()
+
+
+def test_several_runs_are_not_resumed_on_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    assert main(["resume", "seeds", "--devices", "2"]) == 2
+    assert "for one run" in capsys.readouterr().err

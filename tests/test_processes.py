@@ -136,3 +136,36 @@ def test_a_process_that_fails_among_others_does_not_wait_for_them() -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **variables}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (4, said)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
+        {"SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_NNODES": "2", "SLURM_JOB_NAME": "train"},
+    ],
+    ids=["torchrun", "slurm"],
+)
+def test_unequally_many_processes_on_machines_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    given(monkeypatch, variables)
+    with pytest.raises(UsageError, match="equally many on every machine"):
+        place()
+
+
+@pytest.mark.parametrize("variables", [TORCHRUN, {**SLURM, "SLURM_LOCALID": "1"}], ids=["torchrun", "slurm"])
+def test_a_process_that_parts_from_the_others_keeps_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    given(monkeypatch, variables)
+    monkeypatch.setattr(processes, "_own_gpu", None)
+    assert start(["train"], 1, None) is None
+    assert place() == Place()
+    assert processes.own_gpu() == 1
+
+
+def test_the_number_of_this_machine_is_nothing_to_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_RANK", "a")
+    assert processes._meeting_point(1)["NODE_RANK"] == "0"
+    assert start(["--version"], 2, 1) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -283,6 +284,21 @@ def _going_on(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALO
         return
     with threads(then.get("threads", now["threads"])):
         yield from _training(run, images, progress, ranks)
+
+
+def go_on(
+    runs: Sequence[Run], images: ImageSet, progress: Sequence[Progress], deadline: float = math.inf
+) -> dict[Path, Exception]:
+    """Train runs on the same images to their ends, side by side on a GPU; returns the errors of those that failed.
+
+    At the deadline, on the clock of `time.monotonic`, all stop after saving their last finished epoch.
+    """
+    from ebpl.learning.side_by_side import Training, train_all
+
+    on_gpu = bool(runs) and all(choose_device(run.settings).type == "cuda" for run in runs)
+    trainings = [Training(_going_on(run, images, seen), on_gpu) for run, seen in zip(runs, progress, strict=True)]
+    train_all(trainings, in_turns=on_gpu, deadline=deadline)
+    return {run.path: training.error for run, training in zip(runs, trainings, strict=True) if training.error}
 
 
 def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:

@@ -306,13 +306,16 @@ def _add_resume(parser: Parser) -> None:
 
 
 def _resume(options: argparse.Namespace) -> int:
+    from ebpl.runs import open_runs, seeds_folder
+
+    runs = open_runs(options.runs)
+    if len(runs) > 1 and (options.devices or 1) * (options.nodes or 1) > 1:
+        raise UsageError("Several runs go on together on one device; --devices and --nodes are for one run.")
     if (code := processes.start(options.arguments, options.devices, options.nodes)) is not None:
         return code
     from ebpl import api
     from ebpl.reporting.progress import terminal_progress, terminal_progresses
-    from ebpl.runs import open_runs, seeds_folder
 
-    runs = open_runs(options.runs)
     for run in runs:
         if run.finished and processes.place().is_first:
             print(f"{run.path} is finished already.")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ebpl.errors import UsageError
+from ebpl.processes import own_gpu
 from ebpl.settings import Settings
 
 
@@ -18,9 +19,11 @@ def choose_device(settings: Settings) -> torch.device:
     """The device asked for; `auto` takes the GPU where there is one."""
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda was asked for, but PyTorch sees no GPU here. Use --device cpu or auto.")
-    if settings.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(settings.device)
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+    own = own_gpu()
+    if kind == "cuda" and own is not None and own < torch.cuda.device_count():
+        torch.cuda.set_device(own)
+    return torch.device(kind)
 
 
 def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:

@@ -51,12 +51,22 @@ def place() -> Place:
     rank, count = _number("RANK"), _number("WORLD_SIZE") or 1
     if rank is not None and count > 1:
         devices = _number("LOCAL_WORLD_SIZE") or count
-        return Place(rank, devices, count // devices)
+        return _even(Place(rank, devices, count // devices), count)
     rank, count = _number("SLURM_PROCID"), _number("SLURM_NTASKS") or 1
     if rank is not None and count > 1 and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
         nodes = _number("SLURM_NNODES") or 1
-        return Place(rank, _number("SLURM_NTASKS_PER_NODE") or count // nodes, nodes, slurm=True)
+        here = Place(rank, _number("SLURM_NTASKS_PER_NODE") or count // nodes, nodes, slurm=True)
+        return _even(here, count)
     return Place()
+
+
+def _even(here: Place, count: int) -> Place:
+    if here.count != count:
+        raise UsageError(
+            f"{count} processes were started on {max(here.nodes, 2)} machines, not the same number on each. Start "
+            "equally many on every machine, one for each GPU."
+        )
+    return here
 
 
 def _number(name: str) -> int | None:
@@ -74,16 +84,32 @@ def start(arguments: Sequence[str], devices: int | None, nodes: int | None) -> i
         return None
     devices, nodes = devices or 1, nodes or 1
     if devices * nodes == 1:
-        for name in _NAMES:
-            os.environ.pop(name, None)
+        part()
         return None
     return None if place().count > 1 else _supervise(arguments, devices, nodes)
+
+
+def part() -> None:
+    """Be alone from now on, though others were started beside this process; it keeps the GPU of its number."""
+    global _own_gpu
+    local = _number("LOCAL_RANK")
+    _own_gpu = _number("SLURM_LOCALID") if local is None else local
+    for name in _NAMES:
+        os.environ.pop(name, None)
+
+
+def own_gpu() -> int | None:
+    """The number of the GPU that a process which has parted from the others should use."""
+    return _own_gpu
+
+
+_own_gpu: int | None = None
 
 
 def _supervise(arguments: Sequence[str], devices: int, nodes: int) -> int:
     shared = {**os.environ, **_meeting_point(nodes), _STARTER: str(os.getpid())}
     shared |= {"WORLD_SIZE": str(devices * nodes), "LOCAL_WORLD_SIZE": str(devices)}
-    first = int(os.environ.get("NODE_RANK", 0)) * devices
+    first = int(shared["NODE_RANK"]) * devices
     shared["GROUP_RANK"] = str(first // devices)
     command = [sys.executable, "-m", "ebpl", *arguments]
     children: list[subprocess.Popen[bytes]] = []

@@ -64,3 +64,11 @@ def test_the_parts_of_a_split_buffer_start_as_the_whole_would() -> None:
         return buffer.samples
 
     assert torch.equal(torch.cat([noise(4, 3, part) for part in range(3)]), noise(12))
+
+
+def test_chains_that_blew_up_are_counted() -> None:
+    buffer = ReplayBuffer(4, (1, 2, 2), 0.0, CPU)
+    buffer.samples.fill_(0.5)
+    buffer.samples[1, 0, 0, 0], buffer.samples[3] = float("nan"), float("inf")
+    buffer.samples[0, 0, 0, 0] = -7.0
+    assert buffer.described() == "2 of 4 chains are not finite, the others reach 7"

@@ -26,7 +26,8 @@ class Training:
         self.turns = []
         for seed in range(seeds):
             stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-            self.turns.append((stream, _Seed(architecture, pool, settings.changed(seed=seed), dtype)))
+            with torch.cuda.stream(stream):  # where its graph is captured too; no stream: nothing happens
+                self.turns.append((stream, _Seed(architecture, pool, settings.changed(seed=seed), dtype)))
         if device.type == "cuda":
             torch.cuda.synchronize()  # made on one stream, used on another
 

@@ -40,10 +40,15 @@ def save(record: Record, folder: Path) -> Path:
 def name_of(record: Record) -> str:
     """A readable name that is different for every difference in data or settings."""
     settings, data = record["settings"], record["data"]
-    telling = {key: value for key, value in settings.items() if key not in INCIDENTAL and value is not None}
-    digest = hashlib.sha256(json.dumps([data["fingerprint"], telling], sort_keys=True).encode()).hexdigest()[:8]
+    content = json.dumps([data["fingerprint"], telling(settings)], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     network = f"wrn-{settings['depth']}-{settings['width']}"
     return f"{data['name']}-{settings['method']}-{settings['pseudo_labels']}-{network}-seed{settings['seed']}-{digest}"
+
+
+def telling(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that make a result what it is."""
+    return {key: value for key, value in settings.items() if key not in INCIDENTAL and value is not None}
 
 
 def load(folder: Path) -> list[Record]:

@@ -7,12 +7,20 @@ memory accelerator, the others multiply them from there with warpgroup instructi
 
 from __future__ import annotations
 
+import inspect
+
 from torch import Tensor
+from triton.experimental.gluon import language as gl
 
 from ebpl.fast import rows, taps
 from ebpl.fast.ending import ACTIVATED, AS_IT_IS
 from ebpl.fast.tiles import Rows, Tile, choose
 from ebpl.model.wide_resnet import SLOPE
+
+
+def supported() -> bool:
+    """Whether this Triton's Gluon, which is still changing, is the one that the kernels are written for."""
+    return "functions_and_args" in inspect.signature(gl.warp_specialize).parameters
 
 
 def convolve(

@@ -220,17 +220,22 @@ class _Features(torch.autograd.Function):
 
 
 def fast_network(
-    network: WideResNet, shape: Sequence[int], device: torch.device, dtype: torch.dtype
+    network: WideResNet, shape: Sequence[int], device: torch.device, dtype: torch.dtype, images: int = 1
 ) -> FastNetwork | None:
-    """The fast way through this network for images (channels, H, W), or None where the kernels do not run."""
+    """The fast way through this network for up to so many images (channels, H, W), or None where it cannot be gone."""
     divisible = shape[1] % 4 == 0 and shape[2] % 4 == 0  # halved twice
     if device.type != "cuda" or dtype != torch.bfloat16 or not divisible:
+        return None
+    largest = images * shape[1] * shape[2] * network.dimension // 4
+    if largest >= 2**31:  # the kernels count in 32 bits
         return None
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return None
     try:
         from ebpl.fast import convolution, edges
     except ImportError:  # no Triton, or one without Gluon
+        return None
+    if not convolution.supported():
         return None
     kernels = SimpleNamespace(**{**vars(edges), "convolve": convolution.convolve})
     return FastNetwork(network, dtype, kernels)

@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from ebpl.devices import choose_device
 from ebpl.errors import EbplError, RunError, UsageError
 from ebpl.methods import METHODS
-from ebpl.processes import Place, place
+from ebpl.processes import Place, part, place
 from ebpl.settings import Settings
 
 T = TypeVar("T")
@@ -117,7 +117,11 @@ def join(settings: Settings, devices: int | None = None, nodes: int | None = Non
     """This process among those that torchrun, SLURM or the command has started; alone if there is only one."""
     here = place()
     given = devices is not None or nodes is not None
-    if (given and (devices or 1) * (nodes or 1) == 1) or (not given and here.count == 1):
+    if given and (devices or 1) * (nodes or 1) == 1:
+        if here.count > 1:
+            part()
+        return ALONE
+    if not given and here.count == 1:
         return ALONE
     if here.count == 1:
         raise UsageError(

@@ -7,6 +7,8 @@ own; nothing is shared but the device. On a CPU there is nothing to overlap, and
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Generator, Sequence
 
 import torch
@@ -51,17 +53,20 @@ class Training:
         error.__cause__ = error.__context__ = None
 
 
-def train_all(trainings: Sequence[Training], in_turns: bool) -> None:
+def train_all(trainings: Sequence[Training], in_turns: bool, deadline: float = math.inf) -> None:
     """Train all to their ends, in turns or one after the other; one that fails leaves the others alone.
 
-    In turns, all are prepared before the first begins: capturing and benchmarking want the device for themselves.
+    In turns, all are prepared before the first begins: capturing and benchmarking want the device for themselves. At
+    the deadline, on the clock of `time.monotonic`, those that are going save their last finished epoch and end.
     """
     at_once = AT_ONCE if in_turns else 1
     try:
         for start in range(0, len(trainings), at_once):
             going = list(trainings[start : start + at_once])
-            while going:
+            while going and time.monotonic() < deadline:
                 going = [training for training in going if training.advance()]
+            for training in going:
+                training.stop()
     except KeyboardInterrupt:
         for training in trainings:
             training.stop()

@@ -341,6 +341,8 @@ class Trainer:
         The chains go back too: starting them anew from noise would open the very gap that was running away.
         """
         try:
+            if self.learner.buffer is not None:
+                reason = f"{reason} ({self.learner.buffer.described()})"
             message = self.guard.heal(reason, phase.name, self.epoch + 1)
         finally:
             undone = len(self.history) - len(self.good["history"])

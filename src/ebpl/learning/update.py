@@ -58,7 +58,8 @@ class Update:
         self.sums = torch.zeros(len(TERMS), device=device)
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
-        self.fast = fast_network(learner.model.features, pool.images.shape[1:], device, dtype)
+        passed = 2 * ranks.share(settings.batch_size) + ranks.share(settings.chains)
+        self.fast = fast_network(learner.model.features, pool.images.shape[1:], device, dtype, passed)
         self.sampler = None if self.fast else sampling_copy(learner.model, dtype)
         self.langevin = Langevin(
             settings.sgld_steps,

@@ -35,6 +35,13 @@ class ReplayBuffer:
         mask = restarted.view(-1, *[1] * (self.samples.ndim - 1))
         return index, torch.where(mask, self._noise(chains, generator), self.samples[index])
 
+    def described(self) -> str:
+        """What the samples look like, in words: chains that blew up tell why a training did."""
+        finite = self.samples.isfinite()
+        lost = int((~finite.flatten(1).all(1)).sum())
+        widest = float(torch.where(finite, self.samples, 0).abs().max())
+        return f"{lost} of {len(self.samples)} chains are not finite, the others reach {widest:.3g}"
+
     def store(self, index: Tensor, samples: Tensor) -> None:
         """Put chains back where they were drawn."""
         self.samples[index] = samples.to(self.samples.dtype)

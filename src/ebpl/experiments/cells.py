@@ -1,0 +1,84 @@
+"""The paper's experiments as cells: one training each, told by its data and its settings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ebpl.data.names import BENCHMARK_NAMES
+from ebpl.errors import UsageError, did_you_mean
+from ebpl.experiments.ledger import Record, telling
+from ebpl.methods import METHODS
+from ebpl.settings import Settings
+
+PSEUDO_LABELS = ("none", "hard", "soft")
+PAPER_DATASETS = ("cifar10", "svhn", "fashion", "blood", "organa", "organc", "organs")
+FEW_LABELS = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a benchmark's name and settings."""
+
+    data: str
+    settings: Settings
+
+    @property
+    def trunk(self) -> Cell:
+        """The cell without pseudo-labels whose initial training this one shares."""
+        return Cell(self.data, self.settings.changed(pseudo_labels="none"))
+
+    def is_in(self, record: Record) -> bool:
+        """Whether the record is of this cell."""
+        return bool(record["data"]["name"] == self.data and telling(record["settings"]) == self._telling)
+
+    @property
+    def _telling(self) -> dict[str, object]:
+        return telling(self.settings.to_dict())
+
+    def __str__(self) -> str:
+        settings = self.settings
+        few = f", {settings.labels_per_class} a class" if settings.labels_per_class else ""
+        title = METHODS[settings.method].title
+        return f"{self.data}, {title}, {settings.pseudo_labels}, seed {settings.seed}{few}"
+
+
+Experiment = Callable[[Sequence[str], Sequence[int], Settings], list[Cell]]
+
+
+def table1(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> list[Cell]:
+    """Every dataset, both methods, all three forms of pseudo-labels."""
+    return [
+        Cell(data, settings.changed(method=method, seed=seed, pseudo_labels=kind))
+        for data in datasets
+        for method in METHODS
+        for kind in PSEUDO_LABELS
+        for seed in seeds
+    ]
+
+
+def labels(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> list[Cell]:
+    """One to five labels a class, both methods, soft pseudo-labels and none."""
+    return [
+        Cell(data, settings.changed(method=method, seed=seed, pseudo_labels=kind, labels_per_class=few))
+        for data in datasets
+        for few in FEW_LABELS
+        for method in METHODS
+        for kind in ("none", "soft")
+        for seed in seeds
+    ]
+
+
+EXPERIMENTS: dict[str, Experiment] = {"table1": table1, "labels": labels}
+DEFAULT_DATASETS = {"table1": PAPER_DATASETS, "labels": ("blood",)}
+
+
+def cells(experiment: str, datasets: Sequence[str] | None, seeds: Sequence[int], settings: Settings) -> list[Cell]:
+    """All cells of an experiment by name, in the order in which they are run."""
+    if experiment not in EXPERIMENTS:
+        raise UsageError(f"There is no experiment {experiment!r}. {did_you_mean(experiment, EXPERIMENTS)}")
+    chosen = datasets or DEFAULT_DATASETS[experiment]
+    for name in chosen:
+        if name not in BENCHMARK_NAMES:
+            raise UsageError(f"There is no benchmark {name!r}. {did_you_mean(name, BENCHMARK_NAMES)}")
+    return EXPERIMENTS[experiment](chosen, seeds, settings)

@@ -1,0 +1,132 @@
+"""Table 1 from the ledger, beside the paper's own numbers: Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from ebpl.experiments.cells import PAPER_DATASETS, PSEUDO_LABELS, Cell
+from ebpl.experiments.ledger import Record
+from ebpl.measuring.summary import spread
+from ebpl.methods import METHODS
+
+METRICS = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
+NAMES = {"curriculum-labeling": "baseline", "ebpl": "ebpl"}
+"""Our methods as the file of the paper's numbers calls them."""
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Mean and standard deviation, in per cent, over so many seeds."""
+
+    mean: float
+    deviation: float
+    seeds: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
+
+
+Key = tuple[str, str, str, str]
+"""Metric, method, form of the pseudo-labels, dataset."""
+
+
+def paper() -> dict[Key, Entry]:
+    """The paper's Table 1, mean and standard deviation over five seeds."""
+    text = resources.files("ebpl.experiments").joinpath("paper_table1.csv").read_text(encoding="utf-8")
+    ours = {theirs: method for method, theirs in NAMES.items()}
+    found = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        for data in PAPER_DATASETS:
+            key = (row["metric"], ours[row["method"]], row["pseudo_label"], data)
+            found[key] = Entry(float(row[data]), float(row[f"{data}_std"]), 5)
+    return found
+
+
+def measured(cells: Iterable[Cell], records: Sequence[Record], which: str = "chosen") -> dict[Key, Entry]:
+    """Our numbers of these cells; `which`: the weights chosen by validation labels, or the `last` ones, without any."""
+    results: dict[tuple[str, str, str], list[dict[str, float]]] = {}
+    for cell in cells:
+        for record in records:
+            result = record["result"] if which == "chosen" else record["result"].get("last")
+            if cell.is_in(record) and result and result["metrics"]:
+                key = (cell.settings.method, cell.settings.pseudo_labels, cell.data)
+                results.setdefault(key, []).append(result["metrics"])
+                break
+    found = {}
+    for (method, kind, data), all_seeds in results.items():
+        for name, (mean, deviation) in spread(all_seeds).items():
+            found[name, method, kind, data] = Entry(100 * mean, 100 * deviation, len(all_seeds))
+    return found
+
+
+Rows = list[list[str]]
+
+
+def rows(datasets: Sequence[str], entries: dict[Key, Entry], bold: tuple[str, str] = ("**", "**")) -> Rows:
+    """A line for each metric, method and form: ours, with the number of seeds, and the paper's in brackets.
+
+    The best of ours for each metric and dataset stands out.
+    """
+    theirs = paper()
+    lines = [["metric", "method", "pseudo-labels", *datasets]]
+    for metric, title in METRICS.items():
+        for method in reversed(METHODS):
+            for kind in PSEUDO_LABELS:
+                line = [title, METHODS[method].title, kind]
+                for data in datasets:
+                    own, other = entries.get((metric, method, kind, data)), theirs.get((metric, method, kind, data))
+                    shown = NOT_MEASURED
+                    if own:
+                        best = own.mean == _best(entries, metric, data)
+                        text = f"{bold[0]}{own}{bold[1]}" if best else str(own)
+                        shown = f"{text}, n = {own.seeds}"
+                    line.append(shown + (f" ({other})" if other else ""))
+                lines.append(line)
+    return lines
+
+
+def _best(entries: dict[Key, Entry], metric: str, data: str) -> float:
+    values = [entry.mean for key, entry in entries.items() if key[0] == metric and key[3] == data]
+    return min(values) if metric == "ece" else max(values)
+
+
+def markdown(lines: Rows) -> str:
+    """The lines as a Markdown table."""
+    heads, *others = lines
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *others])
+
+
+def latex(lines: Rows) -> str:
+    """The lines as a LaTeX tabular."""
+    heads, *others = lines
+    body = [r" & ".join(_escaped(cell) for cell in line) + r" \\" for line in others]
+    top = r" & ".join(_escaped(cell) for cell in heads) + r" \\"
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{'l' * len(heads)}}}", r"\hline", top, r"\hline", *body, r"\hline", r"\end{tabular}"]
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_")
+
+
+def as_csv(datasets: Sequence[str], entries: dict[Key, Entry]) -> str:
+    """A line for each number: ours and the paper's."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["metric", "method", "pseudo_labels", "dataset", "mean", "std", "seeds", "paper_mean", "paper_std"])
+    theirs = paper()
+    for metric in METRICS:
+        for method in reversed(METHODS):
+            for kind in PSEUDO_LABELS:
+                for data in datasets:
+                    key = (metric, method, kind, data)
+                    own, other = entries.get(key), theirs.get(key)
+                    numbers = [f"{own.mean:.4f}", f"{own.deviation:.4f}", own.seeds] if own else ["", "", 0]
+                    writer.writerow([*key, *numbers, *([other.mean, other.deviation] if other else ["", ""])])
+    return text.getvalue()
