@@ -158,7 +158,8 @@ def test_weights_that_break_in_the_last_update_of_an_epoch_are_noticed() -> None
 
     training.progress = Poison()
     training.train()
-    assert [event["reason"] for event in training.guard.events] == ["the weights are not finite numbers"]
+    (event,) = training.guard.events
+    assert event["reason"].startswith("the weights are not finite numbers (0 of 128 chains are not finite")
     assert training.learner.is_finite()
     assert len(training.history) == 3
 
