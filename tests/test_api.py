@@ -1,11 +1,13 @@
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ebpl
+from ebpl import api
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.reporting.progress import Silent
 from tests.helpers import blobs, class_folders, quick
@@ -182,3 +184,30 @@ def test_no_seed_finished_is_told_when_measuring() -> None:
     ebpl.Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
     with pytest.raises(RunError, match=r"No seed in seeds is finished\. Continue with: ebpl resume seeds"):
         evaluation_of_seeds(Path("seeds"))
+
+
+def test_a_folder_of_seeds_is_resumed_as_it_is_named() -> None:
+    runs = ebpl.train_seeds(blobs(), "0-1", quick(epochs=1, pseudo_labels="none"), run="seeds")
+    assert [run.path.name for run in runs] == ["seed-0", "seed-1"]
+    for named in ("seeds", Path("seeds"), [Path("seeds/seed-0"), "seeds/seed-1"], runs):
+        assert [run.path for run in ebpl.resume_all(named, data=blobs())] == [run.path for run in runs]
+    with pytest.raises(UsageError, match="must be several"):
+        ebpl.train_seeds(blobs(), 3, quick(), run="more")  # type: ignore[arg-type]
+
+
+def test_lost_weights_are_written_anew_from_the_checkpoint() -> None:
+    run = ebpl.train(blobs(), quick(epochs=2, pseudo_labels="none"), run="run")
+    weights = (run.path / "best.safetensors").read_bytes()
+    (run.path / "best.safetensors").unlink()
+    assert not run.finished
+    assert (ebpl.resume(run, data=blobs()).path / "best.safetensors").read_bytes() == weights
+
+
+def test_seeds_that_are_broken_or_gone_are_named_beside_the_others() -> None:
+    runs = ebpl.train_seeds(blobs(), [0, 1, 2], quick(epochs=1, pseudo_labels="none"), run="seeds")
+    (runs[1].path / "best.safetensors").write_bytes(b"no weights")
+    shutil.rmtree(runs[2].path)
+    found = api.evaluation_of_seeds(Path("seeds"), blobs())
+    assert list(found["seeds"]) == [0]
+    assert "remove the file" in found["broken"][1]
+    assert found["lost"] == [2]

@@ -142,7 +142,7 @@ def test_several_seeds_are_trained_resumed_and_evaluated_together(capsys) -> Non
     code, out, err = run(capsys, "train", "digits", *BASELINE, "--seeds", "0,2")
     assert code == 0
     folder = Path("runs/digits-curriculum-labeling-none-seeds0_2")
-    assert sorted(path.name for path in folder.iterdir()) == ["seed-0", "seed-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["seed-0", "seed-2", "seeds.json"]
     assert "digits, test images, 2 seeds" in out
     assert "mean ± std" in out
     assert "seed 0: initial, epoch 1/2" in err

@@ -111,7 +111,8 @@ def test_the_command_to_go_on_is_as_short_as_can_be() -> None:
     runs = Run.create_for_seeds("seeds", quick(), [2, 0, 1], blobs(), {})
     assert resume_command(runs) == "ebpl resume seeds"
     assert resume_command(runs[:1]) == f"ebpl resume {runs[0].path}"
-    (runs[0].path / "test_metrics.json").write_text("{}")
+    for name in ("test_metrics.json", "best.safetensors"):
+        (runs[0].path / name).write_text("{}")
     assert resume_command(runs[1:]) == "ebpl resume seeds"
 
 

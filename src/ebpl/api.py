@@ -27,7 +27,7 @@ from ebpl.measuring.summary import by_bin, measure, spread
 from ebpl.processes import place
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.reporting.tensorboard import writer_class
-from ebpl.runs import TEST_METRICS, Run, Watched, open_runs, resume_command
+from ebpl.runs import TEST_METRICS, Run, Watched, lost_seeds, open_runs, resume_command
 from ebpl.seeds import checked_seeds
 from ebpl.settings import Settings
 
@@ -85,7 +85,7 @@ def train(
 
 def train_seeds(
     data: Data,
-    seeds: Iterable[int],
+    seeds: Iterable[int] | str,
     settings: Settings | None = None,
     *,
     preset: str | None = None,
@@ -143,14 +143,20 @@ def resume(
 
 
 def resume_all(
-    runs: Iterable[Run | str | os.PathLike[str]],
+    runs: Run | str | os.PathLike[str] | Iterable[Run | str | os.PathLike[str]],
     *,
     data: ImageSet | None = None,
     progress: Sequence[Progress] | None = None,
 ) -> list[Run]:
-    """Go on with several runs as `train_seeds` does, side by side on a GPU; finished ones are returned as they are."""
+    """Go on with several runs as `train_seeds` does, side by side on a GPU; finished ones are returned as they are.
+
+    A folder of several seeds stands for all of them.
+    """
     _alone()
-    opened = [_opened(run) for run in runs]
+    several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    opened = []
+    for run in several:
+        opened += [run] if isinstance(run, Run) else open_runs([Path(run)])
     shown = progress or [Silent() for _ in opened]
     loaded: dict[str, ImageSet] = {}
     trainings = {}
@@ -192,13 +198,22 @@ def evaluation_of_seeds(
     finished = [run for run in runs if run.finished]
     if not finished:
         raise RunError(f"No seed in {folder} is finished. Continue with: {resume_command(runs)}")
-    seeds = {run.settings.seed: evaluation(run, data, data_dir=data_dir) for run in finished}
+    seeds, broken = {}, {}
+    for run in finished:
+        try:
+            seeds[run.settings.seed] = evaluation(run, data, data_dir=data_dir)
+        except RunError as error:
+            broken[run.settings.seed] = str(error)
+    if not seeds:
+        raise RunError(next(iter(broken.values())))
     measures = spread([each["metrics"] for each in seeds.values()])
     return {
         "seeds": seeds,
         "mean": {name: mean for name, (mean, _) in measures.items()},
         "standard_deviation": {name: deviation for name, (_, deviation) in measures.items()},
         "not_finished": [run.settings.seed for run in runs if not run.finished],
+        "broken": broken,
+        "lost": lost_seeds(folder),
     }
 
 

@@ -292,6 +292,7 @@ def _show_all(runs: Sequence[Run]) -> int:
         else:
             print(f"There are no labelled test images. Measure on others with: ebpl evaluate {folder} DATA")
         print(f"Each seed's weights are in its folder in {folder}")
+    _tell_lost(folder)
     return 0
 
 
@@ -369,7 +370,18 @@ def _evaluate(options: argparse.Namespace) -> int:
     show(table)
     if result.get("not_finished"):
         print(f"Not finished, and left out: seed {', '.join(map(str, result['not_finished']))}")
+    for seed, reason in result.get("broken", {}).items():
+        print(f"Seed {seed} is left out: {reason}")
+    _tell_lost(folder)
     return 0
+
+
+def _tell_lost(folder: Path | None) -> None:
+    """Name the seeds of a folder whose run directories are gone."""
+    from ebpl.runs import lost_seeds
+
+    if folder and (lost := lost_seeds(folder)):
+        print(f"There is no run directory any more for seed {', '.join(map(str, lost))} in {folder}.")
 
 
 def _add_demo(parser: Parser) -> None:
@@ -423,12 +435,13 @@ def _counts(text: str) -> list[int]:
 
 
 def _benchmark(options: argparse.Namespace) -> int:
-    from ebpl.benchmarking.record import save
+    from ebpl.benchmarking.record import check_place, save
     from ebpl.benchmarking.report import provenance, tables, terminal
     from ebpl.benchmarking.run import benchmark
     from ebpl.reporting.progress import terminal_progress
     from ebpl.reporting.tables import show
 
+    check_place(options.record)
     record = benchmark(
         options.device,
         options.time_limit,
@@ -446,4 +459,6 @@ def _benchmark(options: argparse.Namespace) -> int:
     print(provenance(record))
     if path := save(record, options.record):
         print(f"Record: {path}")
-    return 0
+    else:
+        print("No record was written; --record says where to.")
+    return processes.INTERRUPTED if record["stopped"] else 0

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ebpl.model.hybrid import HybridModel
 
 SETTINGS, ENVIRONMENT = "settings.toml", "environment.json"
+SEEDS = "seeds.json"
 WEIGHTS, TEST_METRICS = "best.safetensors", "test_metrics.json"
 
 
@@ -91,6 +92,7 @@ class Run:
         folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
         together = len(every) if choose_device(settings).type == "cuda" else 1
         try:
+            write_json(folder / SEEDS, {"seeds": list(seeds)})
             return [cls.create(folder / f"seed-{each.seed}", each, data, source, together=together) for each in every]
         except EbplError:
             shutil.rmtree(folder, ignore_errors=True)
@@ -137,8 +139,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end."""
-        return (self.path / TEST_METRICS).is_file()
+        """Whether training came to its end, and its weights are there."""
+        return (self.path / TEST_METRICS).is_file() and (self.path / WEIGHTS).is_file()
 
     def environment(self) -> dict[str, Any]:
         """Software and hardware that the run was started with."""
@@ -271,7 +273,10 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
         model = architecture.build()
         model.load_state_dict(tensors)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise RunError(f"{path} is damaged or was not written by ebpl: {error}") from error
+        raise RunError(
+            f"{path} is damaged or was not written by ebpl: {error}. Where the run still has a checkpoint, remove the "
+            f"file, and it is written anew by: ebpl resume {path.parent}"
+        ) from error
     return model.eval(), description
 
 
@@ -309,6 +314,15 @@ def seed_folders(folder: Path) -> list[Path]:
 
 def _is_of_a_seed(path: Path) -> bool:
     return re.fullmatch(r"seed-[0-9]+", path.name) is not None
+
+
+def lost_seeds(folder: Path) -> list[int]:
+    """Seeds that were to be trained in this folder and have no run directory any more."""
+    try:
+        wanted = json.loads((folder / SEEDS).read_text(encoding="utf-8"))["seeds"]
+        return [seed for seed in wanted if not (folder / f"seed-{int(seed)}" / SETTINGS).is_file()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def open_runs(paths: Iterable[str | Path]) -> list[Run]:

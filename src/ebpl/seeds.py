@@ -51,8 +51,12 @@ def parse_seeds(text: str) -> list[int]:
     return checked_seeds(found)
 
 
-def checked_seeds(seeds: Iterable[int]) -> list[int]:
+def checked_seeds(seeds: Iterable[int] | str) -> list[int]:
     """The same seeds, if there are some, and each is there once."""
+    if isinstance(seeds, str):
+        return parse_seeds(seeds)
+    if not isinstance(seeds, Iterable):
+        raise UsageError(f"seeds are {seeds!r}, but must be several: [0, 1, 2], range(3) or '0-2'.")
     checked = list(seeds)
     if not checked:
         raise UsageError("There is no seed to train. Give at least one.")

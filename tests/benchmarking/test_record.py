@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpl.benchmarking.record import describe_machine, load, path_for, save
-from ebpl.errors import DataError
+from ebpl.benchmarking.record import check_place, describe_machine, load, path_for, save
+from ebpl.errors import DataError, UsageError, WriteError
 from ebpl.settings import preset
 
 
@@ -40,3 +40,14 @@ def test_the_machine_is_described() -> None:
     assert described["name"]
     assert described["gpu"] is None
     assert described["cores"] >= 1
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_before_measuring() -> None:
+    Path("there.json").write_text("{}")
+    with pytest.raises(UsageError, match="overwrites nothing"):
+        check_place("there.json")
+    with pytest.raises(WriteError, match=r"there\.json"):
+        check_place("there.json/below")
+    check_place("new/one.json")
+    check_place(None)
+    assert list(Path("new").iterdir()) == []

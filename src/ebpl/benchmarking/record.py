@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ebpl.devices import describe_environment
-from ebpl.errors import DataError
-from ebpl.files import write_json
+from ebpl.errors import DataError, UsageError
+from ebpl.files import write_failed, write_json
 from ebpl.settings import Settings
 
 Record = dict[str, Any]
@@ -75,6 +75,23 @@ def path_for(record: Record, wanted: str | None) -> Path | None:
     hardware = re.sub(r"[^a-z0-9]+", "-", record["machine"]["name"].lower()).strip("-")
     when = record["date"][:16].replace("T", "-").replace(":", "")
     return (Path(wanted) if wanted else FOLDER) / f"{hardware}-{when}.json"
+
+
+def check_place(wanted: str | None) -> None:
+    """Find out before anything is measured that a record cannot be written there."""
+    if not wanted:
+        return
+    path = Path(wanted)
+    if path.is_file():
+        raise UsageError(f"{path} exists already, and a record overwrites nothing. Choose another place.")
+    folder = path.parent if path.suffix == ".json" else path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.part"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise write_failed(folder, error) from error
 
 
 def save(record: Record, wanted: str | None = None) -> Path | None:

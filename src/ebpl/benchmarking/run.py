@@ -44,11 +44,13 @@ def benchmark(
         progress.say("several seeds at once are measured on a GPU only")
     deadline = time.monotonic() + time_limit
     torch.backends.cudnn.benchmark = where.type == "cuda"  # as the trainer and the public code have it
+    machine = describe_machine(settings)
+    product = MatrixProduct(where)
+    rows: list[Row] = []
+    stopped = False
     progress.begin(len(cases), 0)
     try:
-        machine = describe_machine(settings)
-        product = MatrixProduct(where)
-        rows: list[Row] = []
+        product.measure()
         for case in cases:
             progress.advance(0, str(case), {})
             progress.say(str(case))
@@ -57,10 +59,14 @@ def benchmark(
                 rows.append(row)
                 progress.say(f"    {in_words(row)}")
             progress.advance(1, str(case), {})
+    except KeyboardInterrupt:
+        stopped = True
+        progress.say("stopped; what is measured is kept")
     finally:
         progress.end()
     rate = product.described()
     return {
+        "stopped": stopped,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine,
         "options": dataclasses.asdict(plan),

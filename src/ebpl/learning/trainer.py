@@ -28,7 +28,7 @@ from ebpl.methods import METHODS
 from ebpl.model.hybrid import Architecture
 from ebpl.reporting.progress import Progress
 from ebpl.reporting.tensorboard import Board
-from ebpl.runs import Run, describe_model
+from ebpl.runs import WEIGHTS, Run, describe_model
 from ebpl.seeds import derived_seed, generator
 
 
@@ -106,6 +106,8 @@ class Trainer:
             stored = _each(stored, self.learner.with_own_chains)
             self._restore(stored)
             self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
+            if not (self.run.path / WEIGHTS).is_file():
+                self._save_best()
         else:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
@@ -287,12 +289,13 @@ class Trainer:
 
     def _facts(self, means: dict[str, float]) -> dict[str, float]:
         """What the bar shows."""
-        facts = {"loss": means["loss"], "CE": means["cross_entropy"]}
-        if self.method.density:
-            facts["gap"] = means["energy_images"] - means["energy_samples"]
+        facts = {}  # the most telling first: a narrow terminal cuts the rest off
         if self.history and self.validation:
             facts["val %"] = 100 * self.history[-1]["validation_accuracy"]
-        return facts
+        facts["CE"] = means["cross_entropy"]
+        if self.method.density:
+            facts["gap"] = means["energy_images"] - means["energy_samples"]
+        return {**facts, "loss": means["loss"]}
 
     def _predict(self, images: Tensor) -> Predictions:
         return predict_together(self.learner.predictor, images, self.dtype, self.ranks)

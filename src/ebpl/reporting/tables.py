@@ -40,7 +40,9 @@ def seeds_table(title: str, results: dict[int, dict[str, float]]) -> Any:
         values = [result[key] for result in results.values()]
         name, shown = as_number(key, *([min(values), max(values)] if many else values), mean, deviation)
         *shown, mean_text, deviation_text = shown
-        table.add_row(name, *shown, mean_text + (f" ± {deviation_text}" if key != "images" else ""))
+        table.add_row(
+            name, *shown, mean_text + (f" ± {deviation_text}" if key != "images" and len(results) > 1 else "")
+        )
     return table
 
 
