@@ -117,6 +117,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
+    _add_reproduce(command("reproduce", _reproduce, "run the paper's experiments, and make its tables and figures"))
     _add_benchmark(command("benchmark", _benchmark, "measure the speed of training here, against a plain loop"))
     subparsers.choices = _Suggesting(commands)
     return parser, commands
@@ -164,10 +165,16 @@ def _add_train(parser: Parser) -> None:
         help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
     )
     _add_processes(parser)
+    _add_settings(parser)
+
+
+def _add_settings(parser: Parser, without: Sequence[str] = ()) -> None:
     groups: dict[str, Any] = {}
     defaults = {name: preset(name) for name in PRESETS}
     for field in dataclasses.fields(Settings):
         title = field.metadata["group"]
+        if field.name in without:
+            continue
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_setting(groups[title], field, defaults)
@@ -230,9 +237,14 @@ def _positive(text: str) -> int:
     return value
 
 
-def _train(options: argparse.Namespace) -> int:
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings among the options that were given."""
     names = {field.name for field in dataclasses.fields(Settings)}
-    changes = {name: value for name, value in vars(options).items() if name in names}
+    return {name: value for name, value in vars(options).items() if name in names}
+
+
+def _train(options: argparse.Namespace) -> int:
+    changes = _changes(options)
     if options.seeds is not None and "seed" in changes:
         raise UsageError("--seed trains one seed and --seeds several: give one of the two.")
     seeds = parse_seeds(options.seeds) if options.seeds is not None else None
@@ -396,6 +408,80 @@ def _demo(options: argparse.Namespace) -> int:
 
     demo(options.seed, Path(options.folder))
     return 0
+
+
+# --- reproduce -------------------------------------------------------------------------------------------------------
+
+VARIED = ("method", "pseudo_labels", "seed")
+
+
+def _add_reproduce(parser: Parser) -> None:
+    add = parser.add_argument
+    add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class")
+    add("--datasets", type=_words, metavar="LIST", help="benchmarks (default: the paper's seven; labels: blood)")
+    add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
+    add("--preset", default="standard", metavar="NAME", help="what the settings below start from (default: standard)")
+    add("--show", action="store_true", help="only say which cells are there and which are missing")
+    add("--time-limit", type=_time, default=float("inf"), metavar="20m", help="stop after that, to go on another time")
+    add("--results", default="results", metavar="DIR", help="the ledger: a small file for each cell (default: results)")
+    add("--runs", default="runs/reproduce", metavar="DIR", help="where cells are trained (default: runs/reproduce)")
+    add("--output", default="reproduced", metavar="DIR", help="tables and figures (default: reproduced)")
+    add("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    _add_settings(parser, without=VARIED)
+
+
+def _time(text: str) -> float:
+    """Seconds from 90, 90s, 20m or 1.5h."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    unit = units.get(text[-1:], 0)
+    return _number(text[:-1] if unit else text) * (unit or 1)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    import time
+
+    from ebpl.experiments import ledger
+    from ebpl.experiments.cells import cells
+
+    settings = preset(options.preset, **_changes(options))
+    chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
+    results, output = Path(options.results), Path(options.output)
+    if not options.show:
+        from ebpl.experiments.output import write
+        from ebpl.experiments.reproduce import Reproduction
+        from ebpl.reporting.progress import terminal_progresses
+
+        def say(text: str) -> None:
+            print(text, file=sys.stderr, flush=True)
+
+        data_dir = Path(options.data_dir) if options.data_dir else None
+        deadline = time.monotonic() + options.time_limit
+        work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
+        try:
+            work.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
+        for path in write(output, options.experiment, chosen, ledger.load(results)):
+            print(path)
+    _show_cells(chosen, ledger.load(results))
+    return 0
+
+
+def _show_cells(chosen: Any, records: Any) -> None:
+    """Which cells are there and which are missing."""
+    from rich import box
+    from rich.table import Table
+
+    from ebpl.experiments.output import overview
+    from ebpl.reporting.tables import show
+
+    heads, *lines = overview(chosen, records)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        table.add_column(head)
+    for line in lines:
+        table.add_row(*line)
+    show(table)
 
 
 # --- benchmark -------------------------------------------------------------------------------------------------------

@@ -16,11 +16,30 @@ from ebpl.data.load import load
 from ebpl.errors import EbplError
 from ebpl.experiments import ledger
 from ebpl.experiments.cells import Cell
-from ebpl.reporting.progress import Progress, duration
+from ebpl.reporting.progress import Progress, Silent, duration
 from ebpl.runs import SETTINGS, Run
 
 Bars = Callable[[list[str]], AbstractContextManager[Sequence[Progress]]]
 """Makes something that shows the progress of trainings with these labels."""
+
+
+class Brief(Silent):
+    """Progress without what a run says of itself, which is in its log: there are many of them."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._whole = progress
+
+    def begin(self, updates: int, done: int) -> None:
+        self._whole.begin(updates, done)
+
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+        self._whole.advance(updates, where, facts)
+
+    def epoch(self, line: str) -> None:
+        self._whole.epoch(line)
+
+    def end(self) -> None:
+        self._whole.end()
 
 
 @dataclass
@@ -87,7 +106,8 @@ class Reproduction:
         unfinished = {cell: run for cell, run in opened.items() if not run.finished}
         started = time.monotonic()
         with self.bars([str(cell) for cell in unfinished]) as bars:
-            errors = api.go_on(list(unfinished.values()), images, bars, self.deadline)
+            brief = [Brief(bar) for bar in bars]
+            errors = api.go_on(list(unfinished.values()), images, brief, self.deadline)
         for cell, run in opened.items():
             if run.finished:
                 self._keep(cell, run)

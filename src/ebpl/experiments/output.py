@@ -1,0 +1,51 @@
+"""Tables and figures of an experiment, made from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ebpl.experiments import table
+from ebpl.experiments.cells import Cell
+from ebpl.experiments.ledger import Record
+from ebpl.files import write_text
+
+SELECTIONS = {
+    "chosen": "Weights chosen by validation accuracy, as in the paper (30 % of the training images, with labels)",
+    "last": "The last averaged weights: no label beyond the training ones was used",
+}
+
+
+def write(folder: Path, experiment: str, cells: Sequence[Cell], records: Sequence[Record]) -> list[Path]:
+    """Write everything there is to an experiment into the folder; returns the paths."""
+    from ebpl.experiments.figures import draw, found
+
+    written = []
+    if experiment == "table1":
+        datasets = list(dict.fromkeys(cell.data for cell in cells))
+        parts = []
+        for which, title in SELECTIONS.items():
+            entries = table.measured(cells, records, which)
+            parts.append(f"## {title}\n\n{table.markdown(table.rows(datasets, entries))}\n")
+            latex = table.latex(table.rows(datasets, entries, (r"\textbf{", "}")))
+            for ending, text in (("csv", table.as_csv(datasets, entries)), ("tex", latex + "\n")):
+                written.append(folder / f"table1-{which}.{ending}")
+                write_text(written[-1], text)
+        head = "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. Best in bold."
+        written.append(folder / "table1.md")
+        write_text(written[-1], "\n\n".join(["# Table 1", head, *parts]))
+    return written + draw(folder, experiment, found(cells, records))
+
+
+def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
+    """For each dataset, method and form how many seeds are there, and which are missing."""
+    lines = [["data", "method", "pseudo-labels", "labels a class", "seeds there", "missing"]]
+    groups: dict[tuple[str, str, str, str], list[Cell]] = {}
+    for cell in cells:
+        few = str(cell.settings.labels_per_class or "the paper's")
+        groups.setdefault((cell.data, cell.settings.method, cell.settings.pseudo_labels, few), []).append(cell)
+    for key, group in groups.items():
+        there = {cell for cell in group if any(cell.is_in(record) for record in records)}
+        missing = ", ".join(str(cell.settings.seed) for cell in group if cell not in there)
+        lines.append([*key, str(len(there)), missing])
+    return lines

@@ -1,0 +1,43 @@
+import pytest
+
+from ebpl.errors import UsageError
+from ebpl.experiments.cells import Cell, cells
+from ebpl.settings import preset
+
+SETTINGS = preset("quick")
+
+
+def test_table_1_has_a_cell_for_each_dataset_method_form_and_seed() -> None:
+    made = cells("table1", ["blood", "digits"], [0, 3], SETTINGS)
+    assert len(made) == len(set(made)) == 2 * 2 * 3 * 2
+    assert {cell.settings.seed for cell in made} == {0, 3}
+    assert {cell.settings.pseudo_labels for cell in made} == {"none", "hard", "soft"}
+
+
+def test_without_a_choice_it_is_the_papers_datasets() -> None:
+    assert len({cell.data for cell in cells("table1", None, [0], SETTINGS)}) == 7
+    few = cells("labels", None, [0], SETTINGS)
+    assert {cell.data for cell in few} == {"blood"}
+    assert {cell.settings.labels_per_class for cell in few} == {1, 2, 3, 4, 5}
+
+
+def test_all_forms_of_a_seed_share_one_trunk() -> None:
+    made = cells("table1", ["digits"], [0], SETTINGS)
+    assert len({cell.trunk for cell in made}) == 2  # one for each method
+    assert all(cell.trunk.settings.pseudo_labels == "none" for cell in made)
+
+
+def test_a_cell_knows_its_record_and_no_other() -> None:
+    cell = Cell("digits", SETTINGS)
+    record = {"data": {"name": "digits", "fingerprint": "x"}, "settings": SETTINGS.to_dict()}
+    assert cell.is_in(record)
+    assert cell.is_in({**record, "settings": SETTINGS.changed(checkpoint_seconds=7.0).to_dict()})
+    assert not cell.is_in({**record, "settings": SETTINGS.changed(epochs=7).to_dict()})
+    assert not cell.is_in({**record, "data": {"name": "blood", "fingerprint": "x"}})
+
+
+def test_wrong_names_are_answered_with_the_right_ones() -> None:
+    with pytest.raises(UsageError, match="table1"):
+        cells("table", None, [0], SETTINGS)
+    with pytest.raises(UsageError, match="blood"):
+        cells("table1", ["bloood"], [0], SETTINGS)

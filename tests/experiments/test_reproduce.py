@@ -1,0 +1,102 @@
+"""The whole way from cells to tables and figures, on digits, small enough for a newcomer's check."""
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ebpl.experiments import ledger
+from ebpl.experiments.cells import Cell, cells
+from ebpl.experiments.output import overview, write
+from ebpl.experiments.reproduce import Reproduction
+from ebpl.reporting.progress import Progress, Silent
+from ebpl.settings import preset
+
+SETTINGS = preset("quick", epochs=2, steps=2, step_epochs=1, sgld_steps=2, guard_every=5)
+
+
+@contextlib.contextmanager
+def silent(labels: Sequence[str]) -> Iterator[list[Progress]]:
+    yield [Silent() for _ in labels]
+
+
+def made(chosen: list[Cell], folder: str = ".", **more: object) -> Reproduction:
+    said: list[str] = []
+    work = Reproduction(chosen, Path(folder) / "results", Path(folder) / "runs", silent, said.append)
+    for name, value in more.items():
+        setattr(work, name, value)
+    return work
+
+
+def results(folder: str = ".") -> dict[str, object]:
+    """The ledger without times of the clock."""
+    records = {}
+    for path in Path(folder, "results").glob("*.json"):
+        record = json.loads(path.read_text())
+        del record["result"]["seconds"], record["environment"]["started"]
+        records[path.name] = record
+    return records
+
+
+def test_from_cells_to_tables_and_figures() -> None:
+    chosen = cells("table1", ["digits"], [0, 1], SETTINGS)
+    work = made(chosen)
+    assert work.run()
+    assert work.missing() == []
+    records = ledger.load(Path("results"))
+    assert len(records) == 12
+    assert all(len(line[-1]) == 0 for line in overview(chosen, records)[1:])
+    names = {path.name for path in write(Path("out"), "table1", chosen, records)}
+    assert {"table1.md", "table1-chosen.csv", "table1-last.tex", "table1-reliability-digits.png"} <= names
+    assert all((Path("out") / name).stat().st_size > 100 for name in names)
+    page = Path("out/table1.md").read_text()
+    assert "n = 2" in page
+    assert "not measured" not in page
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
+    assert made(chosen).run()  # nothing is done twice
+    assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
+
+
+def test_what_was_interrupted_ends_with_the_ledger_it_would_have_had() -> None:
+    chosen = cells("table1", ["digits"], [0], SETTINGS.changed(checkpoint_seconds=0.0))
+    assert made(chosen, "whole").run()
+
+    class Stop(Silent):
+        def epoch(self, line: str) -> None:
+            if "step 1" in line:
+                raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def stopping(labels: Sequence[str]) -> Iterator[list[Progress]]:
+        yield [Stop() for _ in labels]
+
+    with pytest.raises(KeyboardInterrupt):
+        made(chosen, "cut", bars=stopping).run()
+    assert 0 < len(results("cut")) < 6
+    assert not made(chosen, "cut", deadline=time.monotonic()).run()  # no time: nothing happens
+    assert made(chosen, "cut").run()
+    assert results("cut") == results("whole")
+
+
+def test_a_ledger_from_elsewhere_is_gone_on_with() -> None:
+    chosen = cells("table1", ["digits"], [0], SETTINGS.changed(method="curriculum-labeling"))
+    chosen = [cell for cell in chosen if cell.settings.method == "curriculum-labeling"]
+    assert made(chosen, "here").run()
+    kept = list(Path("here/results").glob("*none*.json"))
+    Path("there/results").mkdir(parents=True)
+    shutil.copy2(kept[0], "there/results")
+    assert made(chosen, "there").run()
+    assert results("there").keys() == results("here").keys()
+
+
+def test_a_dataset_that_is_not_there_leaves_the_others_alone() -> None:
+    small = SETTINGS.changed(method="curriculum-labeling", epochs=1)
+    chosen = [Cell("nowhere", small.changed(pseudo_labels="none")), Cell("digits", small.changed(pseudo_labels="none"))]
+    work = made(chosen)
+    assert work.run()
+    assert list(work.failures) == chosen[:1]
+    assert work.missing() == chosen[:1]

@@ -1,0 +1,52 @@
+import csv
+import io
+
+from ebpl.experiments.cells import Cell, cells
+from ebpl.experiments.ledger import Record
+from ebpl.experiments.table import Entry, as_csv, latex, markdown, measured, paper, rows
+from ebpl.settings import preset
+
+SETTINGS = preset("quick")
+
+
+def record(cell: Cell, accuracy: float, ece: float) -> Record:
+    metrics = {"accuracy": accuracy, "f_score": 0.5, "ece": ece}
+    result = {"metrics": metrics, "last": {"metrics": {**metrics, "ece": ece / 2}}}
+    return {"data": {"name": cell.data, "fingerprint": "x"}, "settings": cell.settings.to_dict(), "result": result}
+
+
+CELLS = cells("table1", ["blood", "svhn"], [0, 1], SETTINGS)
+SOFT = [cell for cell in CELLS if (cell.data, cell.settings.pseudo_labels) == ("blood", "soft")]
+RECORDS = [record(cell, 0.6 + 0.1 * i, 0.4 - 0.1 * i) for i, cell in enumerate(SOFT)]
+
+
+def test_the_papers_table_is_whole() -> None:
+    assert len(paper()) == 3 * 2 * 3 * 7
+    assert paper()["ece", "ebpl", "soft", "blood"] == Entry(9.846, 3.043, 5)
+
+
+def test_ours_are_means_over_seeds() -> None:
+    entries = measured(CELLS, RECORDS)
+    ours = entries["accuracy", SOFT[0].settings.method, "soft", "blood"]
+    assert (round(ours.mean, 6), round(ours.deviation, 3), ours.seeds) == (65.0, 7.071, 2)
+    last = measured(CELLS, RECORDS, "last")["ece", SOFT[0].settings.method, "soft", "blood"]
+    assert round(last.mean, 6) == 17.5
+
+
+def test_the_best_stands_out_and_the_missing_is_said_so() -> None:
+    text = markdown(rows(["blood", "svhn"], measured(CELLS, RECORDS)))
+    lines = {tuple(line.split(" | ")[:3]): line for line in text.splitlines()}
+    best = lines["| accuracy %", "baseline" if SOFT[-1].settings.method != "ebpl" else "EBPL", "soft"]
+    assert "**85.0 ± 7.1**, n = 2 (" in best
+    assert "not measured (" in lines["| accuracy %", "EBPL", "none"]
+    assert text.count("**") == 2 * 3 + 2  # one for each metric, and the two F-scores are equal
+
+
+def test_latex_and_csv_hold_the_same() -> None:
+    entries = measured(CELLS, RECORDS)
+    assert r"\textbf{85.0 $\pm$ 7.1}" in latex(rows(["blood"], entries, (r"\textbf{", "}")))
+    table = list(csv.DictReader(io.StringIO(as_csv(["blood"], entries))))
+    assert len(table) == 3 * 2 * 3
+    found = {(row["metric"], row["method"], row["pseudo_labels"]): row for row in table}
+    assert float(found["accuracy", "ebpl", "soft"]["paper_mean"]) == 80.93
+    assert found["accuracy", "ebpl", "none"]["mean"] == ""
