@@ -343,12 +343,21 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         result = _evaluation(probabilities, images.test, description)
         title: str = run.settings.method
         draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
+        run.save_details({**_answers(probabilities), **trainer.details()})
         last = _predicted(trainer.learner.predictor, run.settings, images.test)
         result["last"] = {"metrics": measure(last, images.test.labels)}
     result["pseudo_labels"] = trainer.pseudo_labels()
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)
+
+
+def _answers(probabilities: Floats) -> dict[str, Any]:
+    """What the model says of each test image, in few bytes."""
+    return {
+        "test_labels": probabilities.argmax(1).astype(np.uint16),
+        "test_confidences": probabilities.max(1).astype(np.float16),
+    }
 
 
 def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]], log: logging.Logger = LOG) -> None:

@@ -461,7 +461,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             work.run()
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
-        for path in write(output, options.experiment, chosen, ledger.load(results)):
+        for path in write(output, options.experiment, chosen, ledger.load(results), data_dir):
             print(path)
     _show_cells(chosen, ledger.load(results))
     return 0

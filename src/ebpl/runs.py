@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SETTINGS, ENVIRONMENT = "settings.toml", "environment.json"
 SEEDS = "seeds.json"
-WEIGHTS, TEST_METRICS = "best.safetensors", "test_metrics.json"
+WEIGHTS, TEST_METRICS, DETAILS = "best.safetensors", "test_metrics.json", "details.npz"
 
 
 class Run:
@@ -189,6 +189,14 @@ class Run:
     def load_model(self) -> tuple[HybridModel, dict[str, Any]]:
         """The trained model and its description (classes, shape of the images, how it was chosen)."""
         return load_model(self.path / WEIGHTS)
+
+    def save_details(self, arrays: dict[str, Any]) -> None:
+        """Arrays behind the figures: predictions for the test images, the images selected first, samples."""
+        import numpy as np
+
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **arrays)
+        write_bytes(self.path / DETAILS, packed.getbuffer())
 
     def save_table(self, name: str, rows: list[dict[str, Any]]) -> None:
         """A CSV in the run directory, written whole each time."""

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ebpl
@@ -36,3 +37,23 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(DataError, match=r"bad\.json"):
         ledger.load(tmp_path)
+
+
+def test_the_first_seed_carries_what_single_images_are_drawn_from() -> None:
+    first = ebpl.train("digits", run="first", **TINY)
+    arrays = ledger.details(ledger.record_of(first))
+    test = ebpl.load("digits").test
+    assert test is not None
+    model, _ = first.load_model()
+    predictions = ebpl.predict(model, test.pixels)
+    np.testing.assert_array_equal(arrays["test_labels"], predictions.labels)
+    np.testing.assert_allclose(arrays["test_confidences"], predictions.confidences, atol=1e-3)
+    assert arrays["samples"].shape == (25, 8, 8, 1)
+    assert len(arrays["selected"]) == len(arrays["selected_labels"]) == 395
+    other = ebpl.train("digits", run="other", seed=1, **TINY)
+    assert ledger.details(ledger.record_of(other)) == {}
+    with pytest.raises(DataError, match="damaged"):
+        ledger.details({**ledger.record_of(first), "details": "bm8="})
+
+
+TINY = {"preset": "quick", "epochs": 1, "steps": 2, "step_epochs": 1, "sgld_steps": 1}

@@ -51,7 +51,9 @@ def test_from_cells_to_tables_and_figures() -> None:
     assert len(records) == 12
     assert all(len(line[-1]) == 0 for line in overview(chosen, records)[1:])
     names = {path.name for path in write(Path("out"), "table1", chosen, records)}
-    assert {"table1.md", "table1-chosen.csv", "table1-last.tex", "table1-reliability-digits.png"} <= names
+    tables = {f"table1{part}" for part in (".md", "-chosen.csv", "-chosen.tex", "-last.csv", "-last.tex")}
+    kinds = ("reliability", "pseudo-labels", "samples", "misclassified", "first-selection")
+    assert names == tables | {f"table1-{kind}-digits.{ending}" for kind in kinds for ending in ("png", "svg")}
     assert all((Path("out") / name).stat().st_size > 100 for name in names)
     page = Path("out/table1.md").read_text()
     assert "n = 2" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from ebpl.data.images import ImageSet
 from ebpl.experiments.cells import FEW_LABELS, PSEUDO_LABELS, Cell
-from ebpl.experiments.ledger import Record
+from ebpl.experiments.ledger import Record, details
 from ebpl.files import write_bytes
 from ebpl.measuring.summary import spread
 from ebpl.methods import METHODS
@@ -35,7 +38,7 @@ def found(cells: Sequence[Cell], records: Sequence[Record]) -> Found:
     return [(cell, record) for cell, record in pairs if record is not None]
 
 
-def labels_curve(data: str, pairs: Found) -> Any:
+def labels_curve(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """Accuracy and ECE against the number of labels a class; a line for each method and form of pseudo-labels."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
     for method in reversed(METHODS):
@@ -64,7 +67,7 @@ def labels_curve(data: str, pairs: Found) -> Any:
     return figure
 
 
-def reliability(data: str, pairs: Found) -> Any:
+def reliability(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """Accuracy in each bin of confidence for each method and form, over the images of all seeds together."""
     figure, axes = plt.subplots(2, 3, figsize=(9, 6.4), sharex=True, sharey=True)
     for line, method in zip(axes, reversed(METHODS), strict=True):
@@ -109,7 +112,7 @@ def _bins(axis: Any, results: Sequence[dict[str, Any]]) -> None:
         axis.bar(**place, height=said - right, bottom=right, color="#e08a94" if said > right else "#9cc0ea")
 
 
-def pseudo_label_accuracy(data: str, pairs: Found) -> Any:
+def pseudo_label_accuracy(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """The share of right pseudo-labels at each step, for each method and form."""
     figure, axis = plt.subplots(figsize=(5, 3.8))
     for method in reversed(METHODS):
@@ -136,18 +139,125 @@ def pseudo_label_accuracy(data: str, pairs: Found) -> Any:
     return figure
 
 
-FIGURES: dict[str, dict[str, Callable[[str, Found], Any]]] = {
-    "table1": {"reliability": reliability, "pseudo-labels": pseudo_label_accuracy},
+def samples(data: str, pairs: Found, _: ImageSet | None) -> Any:
+    """Samples from the energy model after training."""
+    for cell, record in reversed(pairs):
+        drawn = details(record).get("samples") if cell.data == data and cell.settings.method == "ebpl" else None
+        if drawn is not None:
+            side = math.isqrt(len(drawn))
+            figure, axes = plt.subplots(side, side, figsize=(4.5, 4.8))
+            for axis, image in zip(axes.flat, drawn, strict=False):
+                _picture(axis, image)
+            figure.suptitle(f"{data}: samples, {cell.settings.pseudo_labels}, seed {cell.settings.seed}", fontsize=10)
+            return figure
+    return None
+
+
+def misclassified(data: str, pairs: Found, images: ImageSet | None) -> Any:
+    """Test images that both methods get wrong, those the baseline is surest of first, with both confidences."""
+    both = _both(data, pairs, "test_labels")
+    if not both or images is None or images.test is None:
+        return None
+    truth = images.test.labels
+    if any(len(found["test_labels"]) != len(truth) for found in both.values()):
+        return None
+    wrong = np.flatnonzero(np.all([found["test_labels"] != truth for found in both.values()], axis=0) & (truth >= 0))
+    surest = wrong[np.argsort(-both["curriculum-labeling"]["test_confidences"][wrong], kind="stable")][:10]
+    if not len(surest):
+        return None
+    figure, axes = plt.subplots(2, 5, figsize=(10, 5.6))
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, i in zip(axes.flat, surest, strict=False):
+        _picture(axis, images.test.pixels[i])
+        said = [
+            f"{METHODS[method].title}: {100 * found['test_confidences'][i]:.0f} % "
+            f"({_short(images.classes[int(found['test_labels'][i])])})"
+            for method, found in both.items()
+        ]
+        axis.set_title("\n".join([f"is {_short(images.classes[truth[i]])}", *said]), fontsize=8)
+    figure.suptitle(f"{data}: test images that both methods get wrong")
+    return figure
+
+
+def first_selection(data: str, pairs: Found, images: ImageSet | None) -> Any:
+    """t-SNE of training images: all by their true class, those that each method selects first by their pseudo-label."""
+    both = _both(data, pairs, "selected")
+    if not both or images is None:
+        return None
+    from sklearn.manifold import TSNE
+
+    chosen = np.unique(np.concatenate([found["selected"] for found in both.values()]))
+    known = np.flatnonzero(images.train.labels >= 0)
+    rest = np.setdiff1d(known, chosen)
+    numbers = np.random.default_rng(0)
+    shown = np.sort(np.concatenate([_some(chosen, numbers), _some(rest, numbers)]))
+    pixels = images.train.pixels[shown].reshape(len(shown), -1) / 255.0
+    places = TSNE(random_state=0, init="pca", perplexity=min(30, len(shown) // 4)).fit_transform(pixels)
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4.4))
+    colors = plt.get_cmap("tab20")
+    truth = images.train.labels[shown]
+    axes[0].scatter(*places.T, s=5, c=colors(truth % 20))
+    axes[0].set_title("true classes")
+    for axis, (method, found) in zip(axes[1:], both.items(), strict=True):
+        label = dict(zip(found["selected"].tolist(), found["selected_labels"].tolist(), strict=True))
+        inside = np.array([int(i) in label for i in shown])
+        given = np.array([label.get(int(i), 0) for i in shown])
+        axis.scatter(*places[~inside].T, s=3, c="#e4e4e4")
+        axis.scatter(*places[inside].T, s=6, c=colors(given[inside] % 20))
+        right = np.mean(given[inside] == truth[inside])
+        axis.set_title(f"{METHODS[method].title}, first selection: {100 * right:.0f} % right")
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+    figure.suptitle(f"{data}: t-SNE of {len(shown)} training images")
+    return figure
+
+
+def _some(index: Any, numbers: Any, most: int = 1000) -> Any:
+    return index if len(index) <= most else numbers.choice(index, most, replace=False)
+
+
+def _both(data: str, pairs: Found, needed: str) -> dict[str, dict[str, Any]] | None:
+    """The details of both methods with the same form of pseudo-labels, soft ones rather than hard ones or none."""
+    for kind in reversed(PSEUDO_LABELS):
+        found: dict[str, dict[str, Any]] = {}
+        for cell, record in pairs:
+            if cell.data == data and cell.settings.pseudo_labels == kind and needed in (arrays := details(record)):
+                found.setdefault(cell.settings.method, arrays)
+        if len(found) == len(METHODS):
+            return {method: found[method] for method in reversed(METHODS)}
+    return None
+
+
+def _picture(axis: Any, image: Any) -> None:
+    axis.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+    axis.axis("off")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else f"{name[:13]}…"
+
+
+FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
+    "table1": {
+        "reliability": reliability,
+        "pseudo-labels": pseudo_label_accuracy,
+        "samples": samples,
+        "misclassified": misclassified,
+        "first-selection": first_selection,
+    },
     "labels": {"labels": labels_curve},
 }
 
 
-def draw(folder: Path, experiment: str, pairs: Found) -> list[Path]:
-    """All figures of an experiment, for each dataset with a record."""
+def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], ImageSet | None]) -> list[Path]:
+    """All figures of an experiment, for each dataset with a record; `images` gives a dataset, where it is there."""
     written = []
     for data in dict.fromkeys(cell.data for cell, _ in pairs):
         for name, make in FIGURES[experiment].items():
-            figure = make(data, pairs)
+            figure = make(data, pairs, images(data))
+            if figure is None:  # nothing in the ledger to draw it from
+                continue
             figure.tight_layout()
             for kind in ("png", "svg"):
                 drawn = io.BytesIO()

@@ -6,17 +6,25 @@ does; two ledgers are merged by copying files. `python -m ebpl.experiments.ledge
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ebpl.errors import DataError
 from ebpl.files import write_json
-from ebpl.runs import Run
+from ebpl.runs import DETAILS, Run
 
 Record = dict[str, Any]
+SEED_WITH_DETAILS = 0
+"""The records of this seed carry what single images and samples are drawn from; of all seeds it would be much."""
 
 INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
 """Where and how often a run was written does not change what it computes."""
@@ -27,7 +35,27 @@ def record_of(run: Run) -> Record:
     data = {key: run.source[key] for key in ("name", "fingerprint")}
     environment = run.environment()
     environment.pop("command", None)
-    return {"data": data, "settings": run.settings.to_dict(), "environment": environment, "result": run.metrics()}
+    record: Record = {
+        "data": data,
+        "settings": run.settings.to_dict(),
+        "environment": environment,
+        "result": run.metrics(),
+    }
+    packed = run.path / DETAILS
+    if run.settings.seed == SEED_WITH_DETAILS and packed.is_file():
+        record["details"] = base64.b64encode(packed.read_bytes()).decode()
+    return record
+
+
+def details(record: Record) -> dict[str, NDArray[Any]]:
+    """The arrays behind the figures, as `Run.save_details` wrote them; nothing is unpickled."""
+    try:
+        packed = np.load(io.BytesIO(base64.b64decode(record["details"])), allow_pickle=False)
+        return {name: packed[name] for name in packed.files}
+    except KeyError:
+        return {}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"The details of {name_of(record)} are damaged: {error}") from error
 
 
 def save(record: Record, folder: Path) -> Path:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+from ebpl.data.images import ImageSet
+from ebpl.data.load import load
+from ebpl.errors import EbplError
 from ebpl.experiments import table
 from ebpl.experiments.cells import Cell
 from ebpl.experiments.ledger import Record
@@ -16,8 +20,13 @@ SELECTIONS = {
 }
 
 
-def write(folder: Path, experiment: str, cells: Sequence[Cell], records: Sequence[Record]) -> list[Path]:
-    """Write everything there is to an experiment into the folder; returns the paths."""
+def write(
+    folder: Path, experiment: str, cells: Sequence[Cell], records: Sequence[Record], data_dir: Path | None = None
+) -> list[Path]:
+    """Write everything there is to an experiment into the folder; returns the paths.
+
+    Figures that show images of a dataset are left out where it is not on this machine.
+    """
     from ebpl.experiments.figures import draw, found
 
     written = []
@@ -34,7 +43,15 @@ def write(folder: Path, experiment: str, cells: Sequence[Cell], records: Sequenc
         head = "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. Best in bold."
         written.append(folder / "table1.md")
         write_text(written[-1], "\n\n".join(["# Table 1", head, *parts]))
-    return written + draw(folder, experiment, found(cells, records))
+
+    @cache
+    def images(data: str) -> ImageSet | None:
+        try:
+            return load(data, data_dir=data_dir)
+        except EbplError:
+            return None
+
+    return written + draw(folder, experiment, found(cells, records), images)
 
 
 def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:

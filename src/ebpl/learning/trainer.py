@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -30,6 +32,9 @@ from ebpl.reporting.progress import Progress
 from ebpl.reporting.tensorboard import Board
 from ebpl.runs import WEIGHTS, Run, describe_model
 from ebpl.seeds import derived_seed, generator
+
+SAMPLES = 25
+"""So many samples are kept to look at."""
 
 
 class Trainer:
@@ -335,6 +340,22 @@ class Trainer:
             {"step": step, "images": row["pseudo_labels"], "accuracy": row["pseudo_label_accuracy"]}
             for step, row in sorted(rows.items())
         ]
+
+    def details(self) -> dict[str, np.ndarray]:
+        """Samples from the energy model as images (N, H, W, C), and which images the first step gave which label."""
+        found: dict[str, np.ndarray] = {}
+        if self.learner.buffer is not None:
+            every = max(1, len(self.learner.buffer.samples) // SAMPLES)
+            samples = self.learner.buffer.samples[::every][:SAMPLES].nan_to_num().clamp(-1, 1)
+            found["samples"] = ((samples + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        with contextlib.suppress(OSError, ValueError, KeyError):  # a run without steps has none
+            with (self.run.path / "pseudo_labels/step-1.csv").open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            names = {self.data.train.name(int(i)): int(i) for i in self.unlabeled_index}
+            numbers = {name: number for number, name in enumerate(self.data.classes)}
+            found["selected"] = np.array([names[row["image"]] for row in rows], np.int32)
+            found["selected_labels"] = np.array([numbers[row["label"]] for row in rows], np.uint16)
+        return found
 
     # --- safety ------------------------------------------------------------------------------------------------------
 
