@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test check format readme benchmarks test-gpu clean
+.PHONY: demo test check format readme benchmarks test-gpu test-ray clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -28,6 +28,10 @@ benchmarks: .venv/core  ## write tables and figure of benchmarks/ anew from its 
 
 test-gpu:  ## tests that need a GPU, with the Python that is there
 	PYTHONPATH=src python3 -m pytest -m gpu tests
+
+test-ray: .venv/dev  ## the cells over a local Ray cluster; installs Ray, half a gigabyte
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/experiments
 
 clean:  ## remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

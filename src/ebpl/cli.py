@@ -427,6 +427,7 @@ def _add_reproduce(parser: Parser) -> None:
     add("--runs", default="runs/reproduce", metavar="DIR", help="where cells are trained (default: runs/reproduce)")
     add("--output", default="reproduced", metavar="DIR", help="tables and figures (default: reproduced)")
     add("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    add("--ray", metavar="ADDRESS", help="spread the cells over a Ray cluster; auto: this machine's, local: a new one")
     _add_settings(parser, without=VARIED)
 
 
@@ -458,7 +459,12 @@ def _reproduce(options: argparse.Namespace) -> int:
         deadline = time.monotonic() + options.time_limit
         work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
         try:
-            work.run()
+            if options.ray:
+                from ebpl.experiments.cluster import reproduce_on
+
+                reproduce_on(options.ray, work)
+            else:
+                work.run()
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
         for path in write(output, options.experiment, chosen, ledger.load(results), data_dir):
