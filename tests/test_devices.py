@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from ebpl import devices
 from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
 from ebpl.errors import UsageError
 from ebpl.settings import preset
@@ -44,3 +45,13 @@ def test_the_number_of_threads_is_put_back() -> None:
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+def test_the_commit_of_the_code_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EBPL_COMMIT", "abc")
+    devices._commit.cache_clear()
+    assert describe_environment(preset("quick"))["commit"] == "abc"
+    monkeypatch.delenv("EBPL_COMMIT")
+    devices._commit.cache_clear()
+    found = describe_environment(preset("quick"))["commit"]
+    assert found is None or len(found) >= 7

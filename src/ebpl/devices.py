@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +48,22 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@functools.cache
+def _commit() -> str | None:
+    """The commit of the code, where it runs from a checkout; EBPL_COMMIT tells it of a copy of one."""
+    if told := os.environ.get("EBPL_COMMIT"):
+        return told
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
 def describe_environment(settings: Settings) -> dict[str, Any]:
     """Software and hardware that a run with these settings uses here, for its record."""
     import numpy
@@ -54,6 +74,7 @@ def describe_environment(settings: Settings) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
     return {
         "ebpl": ebpl.__version__,
+        "commit": _commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": numpy.__version__,
