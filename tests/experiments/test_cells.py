@@ -33,6 +33,9 @@ def test_a_cell_knows_its_record_and_no_other() -> None:
     assert cell.is_in(record)
     assert cell.is_in({**record, "settings": SETTINGS.changed(checkpoint_seconds=7.0).to_dict()})
     assert not cell.is_in({**record, "settings": SETTINGS.changed(epochs=7).to_dict()})
+    guarded = {**record, "settings": SETTINGS.changed(guard_gap=7.0).to_dict()}
+    assert cell.is_in(guarded)
+    assert not cell.is_in({**guarded, "result": {"healed_divergences": [{"epoch": 1}]}})
     assert not cell.is_in({**record, "data": {"name": "blood", "fingerprint": "x"}})
 
 
