@@ -17,7 +17,7 @@ from ebpl.data.images import Images, ImageSet
 from ebpl.data.load import load
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.data.split import split_for
-from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
+from ebpl.devices import choose_device, describe_environment, device_and_dtype, threads
 from ebpl.errors import DataError, RunError, SomeFailedError, UsageError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ebpl.model.hybrid import HybridModel
 
 LOG = logging.getLogger("ebpl")
+MOST_ENERGIES = 5000
 Data = str | os.PathLike[str] | ImageSet
 
 
@@ -225,13 +226,17 @@ def default_settings(device: str = "auto") -> Settings:
 
 
 def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats:
-    """Probabilities, computed as training would compute them here; a GPU run's weights work without a GPU too."""
-    import torch
+    """Probabilities, computed as training would compute them here."""
+    device, dtype = device_and_dtype(settings)
+    return predict(model.to(device), images.pixels, dtype).probabilities
 
-    if not torch.cuda.is_available():
-        settings = settings.changed(device="cpu")
-    device = choose_device(settings)
-    return predict(model.to(device), images.pixels, choose_dtype(settings, device)).probabilities
+
+def _training_energies(model: HybridModel, settings: Settings, images: Images) -> list[float]:
+    """Energies of some training images, from which it is judged what does not belong."""
+    device, dtype = device_and_dtype(settings)
+    every = max(1, len(images) // MOST_ENERGIES)
+    energies = predict(model.to(device), images.pixels[::every], dtype).energies
+    return [float(energy) for energy in np.quantile(energies, np.linspace(0, 1, 201))]
 
 
 def _opened(run: Run | str | os.PathLike[str]) -> Run:
@@ -347,6 +352,8 @@ def _finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         last = _predicted(trainer.learner.predictor, run.settings, images.test)
         result["last"] = {"metrics": measure(last, images.test.labels)}
     result["pseudo_labels"] = trainer.pseudo_labels()
+    if trainer.method.density:
+        result["training_energies"] = _training_energies(model, run.settings, images.train)
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)

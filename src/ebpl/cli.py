@@ -116,6 +116,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_train(command("train", _train, "train a classifier on few labels and many unlabelled images"))
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
+    _add_predict(command("predict", _predict, "label images with a run's model, and say which do not belong"))
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
     _add_reproduce(command("reproduce", _reproduce, "run the paper's experiments, and make its tables and figures"))
     _add_benchmark(command("benchmark", _benchmark, "measure the speed of training here, against a plain loop"))
@@ -394,6 +395,42 @@ def _tell_lost(folder: Path | None) -> None:
 
     if folder and (lost := lost_seeds(folder)):
         print(f"There is no run directory any more for seed {', '.join(map(str, lost))} in {folder}.")
+
+
+def _add_predict(parser: Parser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the run directory")
+    add("images", metavar="IMAGES", nargs="+", help="image files, or folders: all images in them and below")
+    add("--output", default="-", metavar="FILE", help="the CSV to write (default: standard output)")
+    add("--abstain-below", type=_share, default=0.0, metavar="P", help="no label where the confidence is lower")
+    add("--outlier-quantile", type=_share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
+        "share of the training images (default: 0.99)")  # fmt: skip
+
+
+def _share(text: str) -> float:
+    if not 0 <= (value := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from ebpl.files import partly_written
+    from ebpl.predicting import csv_writer, find_images, predict_files
+    from ebpl.reporting.progress import counted
+    from ebpl.runs import Run
+
+    run = Run(options.run)
+    limits = {"abstain_below": options.abstain_below, "outlier_quantile": options.outlier_quantile}
+    with partly_written(options.output) as file, counted("images") as done:
+        summary = predict_files(run, find_images(options.images), csv_writer(file), **limits, done=done)
+    told = [f"{summary.images} images, {summary.kept} labelled"]
+    if summary.expected_accuracy is not None:
+        told.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
+    told.append(f"{summary.outliers} do not look like the training images")
+    if summary.unreadable:
+        told.append(f"{summary.unreadable} cannot be read")
+    print("; ".join(told) + ".", file=sys.stderr)
+    return 0
 
 
 def _add_demo(parser: Parser) -> None:

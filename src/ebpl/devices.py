@@ -37,6 +37,14 @@ def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
 
 
+def device_and_dtype(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    """What to predict with here; a GPU run's weights work without a GPU too."""
+    if not torch.cuda.is_available():
+        settings = settings.changed(device="cpu")
+    device = choose_device(settings)
+    return device, choose_dtype(settings, device)
+
+
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
     """Compute with so many CPU threads: another number adds in another order, and gives other last digits."""

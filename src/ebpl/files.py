@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ebpl.errors import WriteError
 
@@ -33,6 +36,25 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 def write_failed(path: Path, error: OSError) -> WriteError:
     """The error for a file that could not be written: why, and that nothing else was harmed."""
     return WriteError(f"Could not write {path}: {error.strerror or error}. What was there before is unharmed.")
+
+
+@contextlib.contextmanager
+def partly_written(target: str) -> Iterator[IO[str]]:
+    """A text file to write bit by bit, which appears under its name when it is whole; `-`: standard output."""
+    if target == "-":
+        yield sys.stdout
+        return
+    path = Path(target)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        raise write_failed(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -32,7 +32,7 @@ def from_folder(root: Path, image_size: int | None = None) -> ImageSet:
         listing = _split_folders(root, folders)
     else:
         listing = {"train": _class_folders(folders)}
-    loose = sum(_is_image(entry.name) for entry in root.iterdir())
+    loose = sum(is_image(entry.name) for entry in root.iterdir())
     if not any(listing.values()):
         found = f"{loose} images, but no class folders" if loose else "no images"
         raise DataError(
@@ -79,7 +79,7 @@ def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
         inside = []
         for parent, inner, names in os.walk(folder):  # does not follow links to folders, so no loops
             inner.sort()
-            inside += [(Path(parent) / name, label) for name in sorted(names) if _is_image(name)]
+            inside += [(Path(parent) / name, label) for name in sorted(names) if is_image(name)]
         if label and not inside:
             raise DataError(f"{folder} holds no image that can be read ({', '.join(sorted(IMAGE_ENDINGS))}).")
         found += inside
@@ -95,7 +95,8 @@ def _check_class_folder(folder: Path) -> None:
         raise DataError(f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data.")
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Whether a file's name is that of an image."""
     return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_ENDINGS
 
 
@@ -207,7 +208,7 @@ def _read(name: str, root: Path, listing: Listing, image_size: int | None, notes
     for part, entries in listing.items():
         if not entries:
             continue
-        pixels = np.stack([_pixels(path, size, gray) for path, _ in entries])
+        pixels = np.stack([read_pixels(path, size, gray) for path, _ in entries])
         paths = tuple(_relative(path, root) for path, _ in entries)
         parts[part] = Images(pixels, np.array([number[label] for _, label in entries], np.int64), paths)
     if "train" not in parts:  # good to measure on, though not to train on
@@ -244,7 +245,7 @@ def _inspect(files: Sequence[Path]) -> tuple[set[tuple[int, int]], bool, int]:
                 deep += _is_deep(image.mode)
                 gray = gray and (image.mode in ("1", "L", "LA") or _is_deep(image.mode))
         except Exception as error:
-            broken.append(f"{path}: {_reason(path, error)}")
+            broken.append(f"{path}: {unreadable(path, error)}")
     if broken:
         raise DataError(
             _several("These images cannot be read; repair them, or take them out of the folder or list", broken)
@@ -266,7 +267,8 @@ def _is_deep(mode: str) -> bool:
     return mode in ("I", "F") or mode.startswith("I;16")
 
 
-def _reason(path: Path, error: Exception) -> str:
+def unreadable(path: Path, error: Exception) -> str:
+    """Why an image cannot be read, in words."""
     if not path.exists():
         return "the link leads nowhere"
     if path.stat().st_size == 0:
@@ -284,7 +286,8 @@ def _common_size(sizes: set[tuple[int, int]], image_size: int | None) -> tuple[i
     return RESIZED, RESIZED
 
 
-def _pixels(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8]:
+def read_pixels(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8]:
+    """An image file as bytes (H, W, C) of this height and width."""
     from PIL import Image
 
     with Image.open(path) as image:

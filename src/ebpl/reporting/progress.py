@@ -172,6 +172,28 @@ def duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
+def counted(what: str, every: float = 5.0) -> Iterator[Callable[[int], None]]:
+    """Counts things whose number is not known before: a line now and then, on a terminal always the same one."""
+    total, start, last = 0, time.monotonic(), 0.0
+    live = sys.stderr.isatty()
+
+    def done(count: int) -> None:
+        nonlocal total, last
+        total += count
+        now = time.monotonic()
+        if now - last >= (0.5 if live else every):
+            last = now
+            rate = total / max(now - start, 1e-9)
+            text = f"{total:,} {what}, {rate:,.0f} a second"
+            with contextlib.suppress(OSError):
+                print(f"\r{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
+
+    yield done
+    if live and total:
+        print(file=sys.stderr)
+
+
+@contextlib.contextmanager
 def transfer_bar(name: str, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
     """A bar for a download; yields a function to call with the number of bytes that arrived."""
     if not sys.stderr.isatty():
