@@ -55,7 +55,7 @@ def predict(
         for start in range(0, len(images), batch):
             part = images[start : start + batch]
             if not isinstance(part, Tensor):
-                part = torch.from_numpy(np.require(part, requirements="CW")).permute(0, 3, 1, 2)
+                part = torch.from_numpy(np.require(part, requirements=["C", "W"])).permute(0, 3, 1, 2)
             # one memory layout wherever the images come from, so that the same images give the same last digits
             x = torch.empty(part.shape, device=device, memory_format=torch.channels_last)
             x.copy_(part.to(device)).div_(127.5).sub_(1)  # they travel as bytes
