@@ -13,6 +13,8 @@ from ebpl.experiments import table
 from ebpl.experiments.cells import Cell
 from ebpl.experiments.ledger import Record
 from ebpl.files import write_text
+from ebpl.methods import METHODS
+from ebpl.seeds import seeds_in_words
 
 SELECTIONS = {
     "chosen": "Weights chosen by validation accuracy, as in the paper (30 % of the training images, with labels)",
@@ -56,13 +58,14 @@ def write(
 
 def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
     """For each dataset, method and form how many seeds are there, and which are missing."""
-    lines = [["data", "method", "pseudo-labels", "labels a class", "seeds there", "missing"]]
+    lines = [["data", "method", "pseudo-labels", "labels", "seeds there", "missing"]]
     groups: dict[tuple[str, str, str, str], list[Cell]] = {}
     for cell in cells:
-        few = str(cell.settings.labels_per_class or "the paper's")
-        groups.setdefault((cell.data, cell.settings.method, cell.settings.pseudo_labels, few), []).append(cell)
+        few = str(cell.settings.labels_per_class or "paper's")
+        title = METHODS[cell.settings.method].title
+        groups.setdefault((cell.data, title, cell.settings.pseudo_labels, few), []).append(cell)
     for key, group in groups.items():
         there = {cell for cell in group if any(cell.is_in(record) for record in records)}
-        missing = ", ".join(str(cell.settings.seed) for cell in group if cell not in there)
-        lines.append([*key, str(len(there)), missing])
+        missing = seeds_in_words(cell.settings.seed for cell in group if cell not in there)
+        lines.append([*key, str(len(there)), missing.replace("_", ", ")])
     return lines
