@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,8 +22,6 @@ from ebpl.model.wide_resnet import ResidualBlock, WideResNet
 
 HOPPER = 9
 """The generation of GPUs that the convolution kernel is written for."""
-Kernels = ModuleType | SimpleNamespace
-"""Whatever has the functions of `ebpl.fast.plain`."""
 
 
 class Convolution:
@@ -81,7 +79,8 @@ class Trace:
 class FastNetwork:
     """The feature extractor of a model, to be called with images (N, channels, H, W) in float32."""
 
-    def __init__(self, network: WideResNet, dtype: torch.dtype, kernels: Kernels = plain) -> None:
+    def __init__(self, network: WideResNet, dtype: torch.dtype, kernels: ModuleType = plain) -> None:
+        """`kernels` has the functions of `ebpl.fast.plain`."""
         self.network, self.kernels = network, kernels
         self.stem = Convolution(network.stem, dtype)
         self.blocks = []
@@ -169,20 +168,23 @@ class FastNetwork:
 
     def energy_gradient(self, head: GaussianHead) -> Callable[[Tensor], Tensor]:
         """dE/dx as a function of the images, for weights and head as they are now."""
-        with torch.no_grad():
-            weight, bias = head.natural_weight().contiguous(), head.natural_bias()
-        precision, general = head.diagonal(), head.energy_gradient()
+        slope = self._head_gradient(head)
 
         @torch.no_grad()
         def gradient(images: Tensor) -> Tensor:
             features, trace = self.forth(images)
-            if precision is None:
-                slope = general(features)
-            else:
-                slope = self.kernels.head_gradient(features, weight, bias, precision)
-            return self.images_gradient(slope, trace)
+            return self.images_gradient(slope(features), trace)
 
         return gradient
+
+    @torch.no_grad()
+    def _head_gradient(self, head: GaussianHead) -> Callable[[Tensor], Tensor]:
+        """dE/df as a function of the features: in one kernel, unless the precision is more than a diagonal."""
+        precision = head.diagonal()
+        if precision is None:
+            return head.energy_gradient()
+        weight, bias = head.natural_weight().contiguous(), head.natural_bias()
+        return lambda features: self.kernels.head_gradient(features, weight, bias, precision)
 
     def parameter_gradients(self, gradient: Tensor, trace: Trace) -> list[Tensor]:
         """The gradient with respect to each of the network's parameters, in their order."""
@@ -232,10 +234,7 @@ def fast_network(
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return None
     try:
-        from ebpl.fast import convolution, edges
+        from ebpl.fast import hopper
     except ImportError:  # no Triton, or one without Gluon
         return None
-    if not convolution.supported():
-        return None
-    kernels = SimpleNamespace(**{**vars(edges), "convolve": convolution.convolve})
-    return FastNetwork(network, dtype, kernels)
+    return FastNetwork(network, dtype, hopper) if hopper.supported() else None
