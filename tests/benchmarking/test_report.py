@@ -5,8 +5,8 @@ import pytest
 from ebpl.benchmarking import report
 from ebpl.benchmarking.record import load, save
 from ebpl.benchmarking.report import BEGIN, END, END_FRONT, FRONT, fill, markdown, summary
-from ebpl.benchmarking.text import between
 from ebpl.errors import DataError
+from ebpl.reporting.text import between
 from tests.benchmarking.records import record
 
 ROOT = Path(__file__).parents[2]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ebpl.benchmarking.text import between
 from ebpl.experiments.ledger import Record, load
+from ebpl.experiments.table import METRICS
 from ebpl.measuring.summary import spread
+from ebpl.reporting.text import between, markdown_table
 
 BEGIN, END = "<!-- quality -->", "<!-- end: quality -->"
-SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 
 
 def fill(text: str, root: Path) -> str:
@@ -21,8 +21,7 @@ def fill(text: str, root: Path) -> str:
 
 def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:
     """The seeds of both ledgers for each experiment that was measured before, with mean and standard deviation."""
-    lines = [["data", "pseudo-labels", "when", "seed", *SHOWN.values()]]
-    lines.append(["---"] * len(lines[0]))
+    lines = []
     for experiment in sorted({_experiment(record) for record in before}):
         for when, ledger in (("before", before), ("now", now)):
             chosen = sorted(
@@ -32,13 +31,13 @@ def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:
             for record in chosen:
                 metrics = record["result"]["metrics"]
                 lines.append(
-                    [*start, str(record["settings"]["seed"]), *(f"{100 * metrics[name]:.1f}" for name in SHOWN)]
+                    [*start, str(record["settings"]["seed"]), *(f"{100 * metrics[name]:.1f}" for name in METRICS)]
                 )
             if len(chosen) > 1:
                 found = spread([record["result"]["metrics"] for record in chosen])
-                numbers = [f"{100 * found[name][0]:.1f} ± {100 * found[name][1]:.1f}" for name in SHOWN]
+                numbers = [f"{100 * found[name][0]:.1f} ± {100 * found[name][1]:.1f}" for name in METRICS]
                 lines.append([*start, "mean ± std", *numbers])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(["data", "pseudo-labels", "when", "seed", *METRICS.values()], lines)
 
 
 def _experiment(record: Record) -> tuple[str, str, str, int, int]:

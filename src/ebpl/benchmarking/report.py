@@ -11,8 +11,8 @@ from typing import Any
 from ebpl.benchmarking import quality
 from ebpl.benchmarking.figure import SWEEPS, draw, sweep
 from ebpl.benchmarking.record import Record, Row, load
-from ebpl.benchmarking.text import between
 from ebpl.files import write_text
+from ebpl.reporting.text import between, markdown_table
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end: benchmarks -->"
 FRONT, END_FRONT = "<!-- speed -->", "<!-- end: speed -->"
@@ -112,8 +112,7 @@ def markdown(records: Sequence[Record]) -> str:
     for record in records:
         parts += [f"### {record['machine']['name']}", provenance(record)]
         for table in tables(record):
-            lines = [table.heads, ["---"] * len(table.heads), *table.rows]
-            parts += [f"{table.title}:", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+            parts += [f"{table.title}:", markdown_table(table.heads, table.rows)]
     return "\n\n".join(parts)
 
 
@@ -123,11 +122,12 @@ def summary(records: Sequence[Record]) -> str:
     for record in records:
         if record["machine"]["gpu"]:
             rows = [row for row in record["rows"] if row["varied"] == "network" and row["speedup"]]
-            lines = [["network", "seeds at once", "ms a step and seed", "times as fast as the plain loop"], ["---"] * 4]
+            heads = ["network", "seeds at once", "ms a step and seed", "times as fast as the plain loop"]
+            lines = []
             for row in rows:
                 faster = f"{row['speedup']:.1f}"
                 lines.append([f"WRN-{row['network']}", str(row["seeds"]), _short(row["milliseconds"]), faster])
-            parts += ["\n".join(f"| {' | '.join(line)} |" for line in lines), f"({provenance(record)})"]
+            parts += [markdown_table(heads, lines), f"({provenance(record)})"]
     return "\n\n".join(parts)
 
 

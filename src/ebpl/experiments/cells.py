@@ -47,6 +47,15 @@ class Cell:
         return f"{self.data}, {title}, {settings.pseudo_labels}, seed {settings.seed}{few}"
 
 
+Found = list[tuple[Cell, Record]]
+
+
+def found(cells: Sequence[Cell], records: Sequence[Record]) -> Found:
+    """The cells that have a record, with it."""
+    pairs = ((cell, next((record for record in records if cell.is_in(record)), None)) for cell in cells)
+    return [(cell, record) for cell, record in pairs if record is not None]
+
+
 Experiment = Callable[[Sequence[str], Sequence[int], Settings], list[Cell]]
 
 

@@ -17,25 +17,18 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from ebpl.data.images import ImageSet
-from ebpl.experiments.cells import FEW_LABELS, PSEUDO_LABELS, Cell
-from ebpl.experiments.ledger import Record, details
+from ebpl.experiments.cells import FEW_LABELS, PSEUDO_LABELS, Found
+from ebpl.experiments.ledger import details
 from ebpl.files import write_bytes
 from ebpl.measuring.summary import spread
 from ebpl.methods import METHODS
 
 COLORS = {"curriculum-labeling": "#c2693c", "ebpl": "#3b6fb6"}
 LINES = {"none": ":", "hard": "--", "soft": "-"}
-Found = list[tuple[Cell, Record]]
 
 
 def _style(method: str, kind: str) -> dict[str, Any]:
     return {"color": COLORS[method], "linestyle": LINES[kind], "marker": "o", "capsize": 3}
-
-
-def found(cells: Sequence[Cell], records: Sequence[Record]) -> Found:
-    """The cells that have a record, with it."""
-    pairs = ((cell, next((record for record in records if cell.is_in(record)), None)) for cell in cells)
-    return [(cell, record) for cell, record in pairs if record is not None]
 
 
 def labels_curve(data: str, pairs: Found, _: ImageSet | None) -> Any:

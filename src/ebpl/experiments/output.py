@@ -10,7 +10,7 @@ from ebpl.data.images import ImageSet
 from ebpl.data.load import load
 from ebpl.errors import EbplError
 from ebpl.experiments import table
-from ebpl.experiments.cells import Cell
+from ebpl.experiments.cells import Cell, found
 from ebpl.experiments.ledger import Record
 from ebpl.files import write_text
 from ebpl.methods import METHODS
@@ -29,7 +29,7 @@ def write(
 
     Figures that show images of a dataset are left out where it is not on this machine.
     """
-    from ebpl.experiments.figures import draw, found
+    from ebpl.experiments.figures import draw
 
     written = []
     if experiment == "table1":
@@ -64,8 +64,8 @@ def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]
         few = str(cell.settings.labels_per_class or "paper's")
         title = METHODS[cell.settings.method].title
         groups.setdefault((cell.data, title, cell.settings.pseudo_labels, few), []).append(cell)
+    there = {cell for cell, _ in found(cells, records)}
     for key, group in groups.items():
-        there = {cell for cell in group if any(cell.is_in(record) for record in records)}
-        missing = seeds_in_words(cell.settings.seed for cell in group if cell not in there)
-        lines.append([*key, str(len(there)), missing.replace("_", ", ")])
+        missing = [cell.settings.seed for cell in group if cell not in there]
+        lines.append([*key, str(len(group) - len(missing)), seeds_in_words(missing).replace("_", ", ")])
     return lines

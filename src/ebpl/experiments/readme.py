@@ -5,19 +5,19 @@ Each table stands between two comments that name it; everything else in the file
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ebpl.errors import DataError
 from ebpl.experiments.ledger import INCIDENTAL, Record, load
+from ebpl.experiments.table import METRICS
 from ebpl.files import write_text
 from ebpl.methods import METHODS
+from ebpl.reporting.text import between, markdown_table
 
 TITLES = {name: method.title for name, method in reversed(METHODS.items())}
 NOT_COMPARED = {"guard_gap", "guard_tries", "guard_every"}  # no effect on a run that was not healed
-SHOWN = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 
 
 def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
@@ -28,17 +28,12 @@ def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
     if len(by_cell) < len(chosen) or varied - {"seed", "method", *NOT_COMPARED, *INCIDENTAL}:
         raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
     seeds = sorted({seed for seed, _ in by_cell})
-    heads = [f"{title}, {name}" for title in TITLES.values() for name in SHOWN.values()]
-    lines = [_row(["seed", *heads]), _row(["---"] * (len(heads) + 1))]
+    heads = [f"{title}, {name}" for title in TITLES.values() for name in METRICS.values()]
+    lines = []
     for seed in seeds:
-        cells = [_number(by_cell.get((seed, method)), key) for method in TITLES for key in SHOWN]
-        lines.append(_row([str(seed), *cells]))
-    lines += ["", _provenance(chosen)]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        cells = [_number(by_cell.get((seed, method)), key) for method in TITLES for key in METRICS]
+        lines.append([str(seed), *cells])
+    return f"{markdown_table(['seed', *heads], lines)}\n\n{_provenance(chosen)}"
 
 
 def _number(record: Record | None, key: str) -> str:
@@ -73,9 +68,8 @@ def fill(text: str, records: Sequence[Record]) -> str:
     """The text with every table between its comments made anew."""
     for name, table in TABLES.items():
         begin, end = f"<!-- results: {name} -->", f"<!-- end: {name} -->"
-        pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
-        made = f"{begin}\n{table(records)}\n{end}"
-        text = pattern.sub(made.replace("\\", r"\\"), text)
+        if begin in text:
+            text = between(text, begin, end, table(records))
     return text
 
 

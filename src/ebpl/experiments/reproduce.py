@@ -15,7 +15,7 @@ from ebpl.data.images import ImageSet
 from ebpl.data.load import load
 from ebpl.errors import EbplError
 from ebpl.experiments import ledger
-from ebpl.experiments.cells import Cell
+from ebpl.experiments.cells import Cell, found
 from ebpl.reporting.progress import Progress, Silent, duration
 from ebpl.runs import SETTINGS, Run
 
@@ -59,8 +59,11 @@ class Reproduction:
 
     def missing(self) -> list[Cell]:
         """Cells without a record, in their order."""
-        records = ledger.load(self.results)
-        return [cell for cell in self.cells if not any(cell.is_in(record) for record in records)]
+        return self._missing(self.cells)
+
+    def _missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        there = {cell for cell, _ in found(cells, ledger.load(self.results))}
+        return [cell for cell in cells if cell not in there]
 
     def run(self) -> bool:
         """Run what is missing; False if the time was over before all was done."""
@@ -108,9 +111,10 @@ class Reproduction:
         with self.bars([str(cell) for cell in unfinished]) as bars:
             brief = [Brief(bar) for bar in bars]
             errors = api.go_on(list(unfinished.values()), images, brief, self.deadline)
+        new = set(self._missing(cells))
         for cell, run in opened.items():
-            if run.finished:
-                self._keep(cell, run)
+            if run.finished and cell in new:
+                ledger.save(ledger.record_of(run), self.results)
             elif run.path in errors:
                 self.failures[cell] = str(errors[run.path])
                 self.say(f"{cell} failed: {errors[run.path]}")
@@ -129,10 +133,6 @@ class Reproduction:
             return Run(trunk).branch(path, cell.settings)
         source = {"path": cell.data, "data_dir": str(self.data_dir.resolve()) if self.data_dir else None}
         return Run.create(path, cell.settings, images, source)
-
-    def _keep(self, cell: Cell, run: Run) -> None:
-        if not any(cell.is_in(record) for record in ledger.load(self.results)):
-            ledger.save(ledger.record_of(run), self.results)
 
     def _tell(self) -> None:
         left = len([cell for cell in self.missing() if cell not in self.failures])

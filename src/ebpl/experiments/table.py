@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from ebpl.experiments.cells import PAPER_DATASETS, PSEUDO_LABELS, Cell
+from ebpl.experiments.cells import PAPER_DATASETS, PSEUDO_LABELS, Cell, found
 from ebpl.experiments.ledger import Record
 from ebpl.measuring.summary import spread
 from ebpl.methods import METHODS
+from ebpl.reporting.text import markdown_table
 
 METRICS = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 NAMES = {"curriculum-labeling": "baseline", "ebpl": "ebpl"}
@@ -39,29 +40,27 @@ def paper() -> dict[Key, Entry]:
     """The paper's Table 1, mean and standard deviation over five seeds."""
     text = resources.files("ebpl.experiments").joinpath("paper_table1.csv").read_text(encoding="utf-8")
     ours = {theirs: method for method, theirs in NAMES.items()}
-    found = {}
+    numbers = {}
     for row in csv.DictReader(io.StringIO(text)):
         for data in PAPER_DATASETS:
             key = (row["metric"], ours[row["method"]], row["pseudo_label"], data)
-            found[key] = Entry(float(row[data]), float(row[f"{data}_std"]), 5)
-    return found
+            numbers[key] = Entry(float(row[data]), float(row[f"{data}_std"]), 5)
+    return numbers
 
 
-def measured(cells: Iterable[Cell], records: Sequence[Record], which: str = "chosen") -> dict[Key, Entry]:
+def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "chosen") -> dict[Key, Entry]:
     """Our numbers of these cells; `which`: the weights chosen by validation labels, or the `last` ones, without any."""
     results: dict[tuple[str, str, str], list[dict[str, float]]] = {}
-    for cell in cells:
-        for record in records:
-            result = record["result"] if which == "chosen" else record["result"].get("last")
-            if cell.is_in(record) and result and result["metrics"]:
-                key = (cell.settings.method, cell.settings.pseudo_labels, cell.data)
-                results.setdefault(key, []).append(result["metrics"])
-                break
-    found = {}
+    for cell, record in found(cells, records):
+        result = record["result"] if which == "chosen" else record["result"].get("last")
+        if result and result["metrics"]:
+            key = (cell.settings.method, cell.settings.pseudo_labels, cell.data)
+            results.setdefault(key, []).append(result["metrics"])
+    entries = {}
     for (method, kind, data), all_seeds in results.items():
         for name, (mean, deviation) in spread(all_seeds).items():
-            found[name, method, kind, data] = Entry(100 * mean, 100 * deviation, len(all_seeds))
-    return found
+            entries[name, method, kind, data] = Entry(100 * mean, 100 * deviation, len(all_seeds))
+    return entries
 
 
 Rows = list[list[str]]
@@ -97,8 +96,7 @@ def _best(entries: dict[Key, Entry], metric: str, data: str) -> float:
 
 def markdown(lines: Rows) -> str:
     """The lines as a Markdown table."""
-    heads, *others = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *others])
+    return markdown_table(lines[0], lines[1:])
 
 
 def latex(lines: Rows) -> str:

@@ -1,10 +1,22 @@
-"""Parts of a text that are made by a command."""
+"""Markdown that commands make: tables, and the parts of a page that stand between two comments."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ebpl.errors import DataError
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Heads and rows as a Markdown table.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
 
 
 def between(text: str, begin: str, end: str, made: str) -> str:
