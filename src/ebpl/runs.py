@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, UsageError, WriteErr
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.seeds import seeds_in_words
 from ebpl.settings import Settings, read_toml, write_toml
+from ebpl.weights import load_model
 
 if TYPE_CHECKING:
     from ebpl.data.images import ImageSet
@@ -263,40 +263,6 @@ class Watched(Run):
 
     def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None: ...
     def save_table(self, name: str, rows: list[dict[str, Any]]) -> None: ...
-
-
-def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
-    """A model from a safetensors file that `Run.save_model` wrote; nothing is unpickled."""
-    from safetensors import SafetensorError, safe_open
-
-    from ebpl.model.hybrid import Architecture
-
-    if not path.is_file():
-        raise RunError(f"{path} does not exist: the run has no weights yet. Go on with: ebpl resume {path.parent}")
-    try:
-        with safe_open(path, "pt") as file:
-            description: dict[str, Any] = json.loads(file.metadata()["ebpl"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        architecture = Architecture(**description["architecture"])
-        model = architecture.build()
-        model.load_state_dict(tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise RunError(
-            f"{path} is damaged or was not written by ebpl: {error}. Where the run still has a checkpoint, remove the "
-            f"file, and it is written anew by: ebpl resume {path.parent}"
-        ) from error
-    return model.eval(), description
-
-
-def describe_model(model: HybridModel, data: ImageSet, chosen: dict[str, Any]) -> dict[str, Any]:
-    """What a stranger needs to use the weights."""
-    return {
-        "architecture": asdict(model.architecture),
-        "classes": list(data.classes),
-        "image_shape": list(data.shape),
-        "pixels": "uint8 / 127.5 - 1",
-        "chosen": chosen,
-    }
 
 
 def _keep_quiet(_: logging.LogRecord) -> None:

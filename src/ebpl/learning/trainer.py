@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +21,7 @@ from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, predict_together
 from ebpl.learning.ranks import ALONE, Ranks
+from ebpl.learning.telling import PSEUDO_LABELS, introduction, pseudo_label_rows
 from ebpl.learning.update import TERMS, Pool, Reading, Update, runner
 from ebpl.measuring.calibration import expected_calibration_error
 from ebpl.measuring.classification import accuracy
@@ -30,11 +29,9 @@ from ebpl.methods import METHODS
 from ebpl.model.hybrid import Architecture
 from ebpl.reporting.progress import Progress
 from ebpl.reporting.tensorboard import Board
-from ebpl.runs import WEIGHTS, Run, describe_model
+from ebpl.runs import WEIGHTS, Run
 from ebpl.seeds import derived_seed, generator
-
-SAMPLES = 25
-"""So many samples are kept to look at."""
+from ebpl.weights import describe_model
 
 
 class Trainer:
@@ -116,7 +113,8 @@ class Trainer:
         else:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
-        self._introduce()
+        for line in introduction(self):
+            self._say(line)
         self._careful()
         older = (stored or {}).get("good")
         self.healthy, self.good = older is None, older or self._snapshot()
@@ -151,30 +149,6 @@ class Trainer:
         wanted = self.settings.tensorboard and self.ranks.is_first
         self.board = Board(self.run.path / "tensorboard", len(self.history)) if wanted else None
 
-    def _introduce(self) -> None:
-        """Say what is trained on what, and what looks odd about it."""
-        parts = f"{self.labeled_count} labelled, {len(self.unlabeled)} unlabelled"
-        chosen_by = (
-            f"{len(self.validation)} more choose the weights" if self.validation else "the last weights are kept"
-        )
-        shape = " x ".join(str(n) for n in self.data.shape)
-        settings = self.settings
-        counts = self.pool.targets[: self.labeled_count].sum(0).int().tolist()
-        shown = [f"{name} {count}" for name, count in zip(self.data.classes, counts, strict=True)]
-        classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
-        network = f"WRN-{settings.depth}-{settings.width}, {self.learner.model.parameter_count():,} parameters"
-        numbers = str(self.dtype).removeprefix("torch.")
-        for line in (
-            *self.data.notes,
-            *(["there are no unlabelled images to learn from"] if not len(self.unlabeled) else []),
-            f"{self.data.name}: {parts} images of {shape} in {len(self.data.classes)} classes; {chosen_by}",
-            f"labels: {classes}",
-            f"{settings.method}, {network}, {numbers} on {self.device}, augmentation {self.augmentation}, "
-            f"{self.updates} updates an epoch; run directory {self.run.path}",
-            *([f"going on after {len(self.history)} epochs"] if self.history else []),
-        ):
-            self._say(line)
-
     # --- a phase -----------------------------------------------------------------------------------------------------
 
     def _begin_step(self, phase: Phase) -> None:
@@ -184,7 +158,8 @@ class Trainer:
         self._set_pseudo_labels(
             chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels))
         )
-        self._write_pseudo_labels(phase, predictions, chosen)
+        rows = pseudo_label_rows(self.data, self.unlabeled_index, predictions, chosen)
+        self.run.save_table(f"{PSEUDO_LABELS}/step-{phase.step}.csv", rows)
         if self.method.restart:
             self.learner.initialise("step", phase.step)
         right = self._pseudo_label_accuracy(predictions, chosen)
@@ -208,21 +183,6 @@ class Trainer:
         truth = self.unlabeled.labels[chosen]
         known = truth >= 0
         return float((predictions.labels[chosen] == truth)[known].mean()) if known.any() else None
-
-    def _write_pseudo_labels(self, phase: Phase, predictions: Predictions, chosen: np.ndarray) -> None:
-        classes = self.data.classes
-        rows = []
-        for i in chosen:
-            truth = self.unlabeled.labels[i]
-            row = {
-                "image": self.data.train.name(int(self.unlabeled_index[i])),
-                "label": classes[predictions.labels[i]],
-                "confidence": repr(float(predictions.confidences[i])),
-                "truth": classes[truth] if truth >= 0 else "",
-            }
-            posterior = predictions.probabilities[i]
-            rows.append(row | {f"p({name})": f"{p:.6f}" for name, p in zip(classes, posterior, strict=True)})
-        self.run.save_table(f"pseudo_labels/step-{phase.step}.csv", rows)
 
     def _end_phase(self) -> None:
         self.phase, self.epoch = self.phase + 1, 0
@@ -340,22 +300,6 @@ class Trainer:
             {"step": step, "images": row["pseudo_labels"], "accuracy": row["pseudo_label_accuracy"]}
             for step, row in sorted(rows.items())
         ]
-
-    def details(self) -> dict[str, np.ndarray]:
-        """Samples from the energy model as images (N, H, W, C), and which images the first step gave which label."""
-        found: dict[str, np.ndarray] = {}
-        if self.learner.buffer is not None:
-            every = max(1, len(self.learner.buffer.samples) // SAMPLES)
-            samples = self.learner.buffer.samples[::every][:SAMPLES].nan_to_num().clamp(-1, 1)
-            found["samples"] = ((samples + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-        with contextlib.suppress(OSError, ValueError, KeyError):  # a run without steps has none
-            with (self.run.path / "pseudo_labels/step-1.csv").open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            names = {self.data.train.name(int(i)): int(i) for i in self.unlabeled_index}
-            numbers = {name: number for number, name in enumerate(self.data.classes)}
-            found["selected"] = np.array([names[row["image"]] for row in rows], np.int32)
-            found["selected_labels"] = np.array([numbers[row["label"]] for row in rows], np.uint16)
-        return found
 
     # --- safety ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,174 @@
+"""Measures of a run: of its best weights on its own test images or on others, for one seed or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ebpl.data.images import Images, ImageSet
+from ebpl.data.load import load
+from ebpl.devices import device_and_dtype
+from ebpl.errors import DataError, RunError
+from ebpl.files import write_json
+from ebpl.learning.prediction import predict
+from ebpl.learning.telling import details
+from ebpl.measuring.calibration import Floats, Labels
+from ebpl.measuring.summary import by_bin, measure, spread
+from ebpl.runs import TEST_METRICS, Run, lost_seeds, open_runs, resume_command
+from ebpl.settings import Settings
+
+if TYPE_CHECKING:
+    from ebpl.learning.trainer import Trainer
+    from ebpl.model.hybrid import HybridModel
+
+LOG = logging.getLogger("ebpl")
+MOST_ENERGIES = 5000
+Data = str | os.PathLike[str] | ImageSet
+
+
+def evaluate(
+    run: Run | str | os.PathLike[str],
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> dict[str, float]:
+    """All measures of a run's best weights: on its own test images, or on all labelled images of other data."""
+    measures: dict[str, float] = evaluation(run, data, data_dir=data_dir)["metrics"]
+    return measures
+
+
+def evaluation(
+    run: Run | str | os.PathLike[str], data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Measures, reliability bins and how the weights were chosen."""
+    run = opened(run)
+    model, description = run.load_model()
+    images = _test_images(run, data, data_dir, description)
+    return _evaluation(_predicted(model, run.settings, images), images, description)
+
+
+def evaluation_of_seeds(
+    folder: Path, data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """The evaluation of each finished seed in a folder, and mean and standard deviation of their measures."""
+    runs = open_runs([folder])
+    finished = [run for run in runs if run.finished]
+    if not finished:
+        raise RunError(f"No seed in {folder} is finished. Continue with: {resume_command(runs)}")
+    seeds, broken = {}, {}
+    for run in finished:
+        try:
+            seeds[run.settings.seed] = evaluation(run, data, data_dir=data_dir)
+        except RunError as error:
+            broken[run.settings.seed] = str(error)
+    if not seeds:
+        raise RunError(next(iter(broken.values())))
+    measures = spread([each["metrics"] for each in seeds.values()])
+    return {
+        "seeds": seeds,
+        "mean": {name: mean for name, (mean, _) in measures.items()},
+        "standard_deviation": {name: deviation for name, (_, deviation) in measures.items()},
+        "not_finished": [run.settings.seed for run in runs if not run.finished],
+        "broken": broken,
+        "lost": lost_seeds(folder),
+    }
+
+
+def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
+    """Measure the best weights on the test images and write the run's last file, which marks it as finished."""
+    model, description = run.load_model()
+    result: dict[str, Any] = {"metrics": None, "chosen": description["chosen"]}
+    if images.test is not None and images.test.labeled.any():
+        probabilities = _predicted(model, run.settings, images.test)
+        result = _evaluation(probabilities, images.test, description)
+        title: str = run.settings.method
+        draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
+        run.save_details({**_answers(probabilities), **details(trainer)})
+        last = _predicted(trainer.learner.predictor, run.settings, images.test)
+        result["last"] = {"metrics": measure(last, images.test.labels)}
+    result["pseudo_labels"] = trainer.pseudo_labels()
+    if trainer.method.density:
+        result["training_energies"] = _training_energies(model, run.settings, images.train)
+    result["seconds"] = round(trainer.seconds, 1)
+    result["healed_divergences"] = trainer.guard.events
+    write_json(run.path / TEST_METRICS, result)
+
+
+def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats:
+    """Probabilities, computed as training would compute them here."""
+    device, dtype = device_and_dtype(settings)
+    return predict(model.to(device), images.pixels, dtype).probabilities
+
+
+def _training_energies(model: HybridModel, settings: Settings, images: Images) -> list[float]:
+    """Energies of some training images, from which it is judged what does not belong."""
+    device, dtype = device_and_dtype(settings)
+    every = max(1, len(images) // MOST_ENERGIES)
+    energies = predict(model.to(device), images.pixels[::every], dtype).energies
+    return [float(energy) for energy in np.quantile(energies, np.linspace(0, 1, 201))]
+
+
+def _answers(probabilities: Floats) -> dict[str, Any]:
+    """What the model says of each test image, in few bytes."""
+    return {
+        "test_labels": probabilities.argmax(1).astype(np.uint16),
+        "test_confidences": probabilities.max(1).astype(np.float16),
+    }
+
+
+def draw_reliability(path: Path, results: dict[str, tuple[Floats, Labels]], log: logging.Logger = LOG) -> None:
+    """A reliability diagram of each result, if matplotlib is there."""
+    try:
+        from ebpl.reporting.figures import reliability_diagram
+    except ImportError:
+        log.warning("matplotlib is not installed, so there is no reliability diagram")
+        return
+    reliability_diagram(path, results)
+
+
+def _evaluation(probabilities: Floats, images: Images, description: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metrics": measure(probabilities, images.labels),
+        "reliability": by_bin(probabilities, images.labels),
+        "chosen": description["chosen"],
+    }
+
+
+def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[str, Any]) -> Images:
+    """The images to measure on, with labels in the model's own numbering."""
+    size = description["image_shape"]
+    if data is None:
+        images = run.load_data()
+        if images.test is None or not images.test.labeled.any():
+            raise DataError(
+                f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
+            )
+        return images.test
+    images = load(data, data_dir=data_dir, image_size=size[1] if size[1] == size[2] else None, training=False)
+    part = images.test if images.test is not None and images.test.labeled.any() else images.train
+    if not part.labeled.any():
+        raise DataError(f"{images.name} has no labelled image to measure on.")
+    names = description["classes"]
+    unknown = set(images.classes) - set(names)
+    if unknown:
+        raise DataError(
+            f"{images.name} has classes the model does not know: {', '.join(sorted(unknown))}. "
+            f"It knows: {', '.join(names)}. (Arrays get names with ebpl.from_arrays(images, labels, classes=...).)"
+        )
+    part = part.with_channels(size[0])
+    if list(images.shape[1:]) != size[1:]:
+        raise DataError(
+            f"{images.name} has images of {images.shape[1]} x {images.shape[2]} pixels, the model was trained on "
+            f"{size[1]} x {size[2]}."
+        )
+    number = np.array([names.index(name) for name in images.classes] + [-1])
+    return Images(part.pixels, number[part.labels], part.paths)
+
+
+def opened(run: Run | str | os.PathLike[str]) -> Run:
+    """The run, or the one at this path."""
+    return run if isinstance(run, Run) else Run(Path(run))

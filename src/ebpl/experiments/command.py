@@ -1,0 +1,86 @@
+"""The command `ebpl reproduce`. Heavy imports happen inside, so that the help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ebpl.options import Parser, add_settings, changes, seconds, words
+from ebpl.seeds import parse_seeds
+from ebpl.settings import preset
+
+VARIED = ("method", "pseudo_labels", "seed")
+
+
+def add_options(parser: Parser) -> None:
+    """The options of the command."""
+    add = parser.add_argument
+    add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class")
+    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; labels: blood)")
+    add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
+    add("--preset", default="standard", metavar="NAME", help="what the settings below start from (default: standard)")
+    add("--show", action="store_true", help="only say which cells are there and which are missing")
+    add(
+        "--time-limit", type=seconds, default=float("inf"), metavar="20m", help="stop after that, to go on another time"
+    )
+    add("--results", default="results", metavar="DIR", help="the ledger: a small file for each cell (default: results)")
+    add("--runs", default="runs/reproduce", metavar="DIR", help="where cells are trained (default: runs/reproduce)")
+    add("--output", default="reproduced", metavar="DIR", help="tables and figures (default: reproduced)")
+    add("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    add("--ray", metavar="ADDRESS", help="spread the cells over a Ray cluster; auto: this machine's, local: a new one")
+    add_settings(parser, without=VARIED)
+
+
+def reproduce(options: argparse.Namespace) -> int:
+    """Run what is missing, write tables and figures, and say what is there."""
+    import time
+
+    from ebpl.experiments import ledger
+    from ebpl.experiments.cells import cells
+
+    settings = preset(options.preset, **changes(options))
+    chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
+    results, output = Path(options.results), Path(options.output)
+    if not options.show:
+        from ebpl.experiments.output import write
+        from ebpl.experiments.reproduce import Reproduction
+        from ebpl.reporting.progress import terminal_progresses
+
+        def say(text: str) -> None:
+            print(text, file=sys.stderr, flush=True)
+
+        data_dir = Path(options.data_dir) if options.data_dir else None
+        deadline = time.monotonic() + options.time_limit
+        work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
+        try:
+            if options.ray:
+                from ebpl.experiments.cluster import reproduce_on
+
+                reproduce_on(options.ray, work)
+            else:
+                work.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
+        for path in write(output, options.experiment, chosen, ledger.load(results), data_dir):
+            print(path)
+    _show_cells(chosen, ledger.load(results))
+    return 0
+
+
+def _show_cells(chosen: Any, records: Any) -> None:
+    """Which cells are there and which are missing."""
+    from rich import box
+    from rich.table import Table
+
+    from ebpl.experiments.output import overview
+    from ebpl.reporting.tables import show
+
+    heads, *lines = overview(chosen, records)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        table.add_column(head)
+    for line in lines:
+        table.add_row(*line)
+    show(table)

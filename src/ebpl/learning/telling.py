@@ -1,0 +1,88 @@
+"""What a training tells of itself: how it begins, which images got which label, and what its samples look like."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.data.images import ImageSet
+from ebpl.learning.prediction import Predictions
+
+if TYPE_CHECKING:
+    from ebpl.learning.trainer import Trainer
+
+PSEUDO_LABELS = "pseudo_labels"
+SAMPLES = 25
+"""So many samples are kept to look at."""
+
+
+def introduction(trainer: Trainer) -> list[str]:
+    """What is trained on what, and what looks odd about it."""
+    data, settings, validation = trainer.data, trainer.settings, trainer.validation
+    parts = f"{trainer.labeled_count} labelled, {len(trainer.unlabeled)} unlabelled"
+    chosen_by = f"{len(validation)} more choose the weights" if validation else "the last weights are kept"
+    shape = " x ".join(str(n) for n in data.shape)
+    counts = trainer.pool.targets[: trainer.labeled_count].sum(0).int().tolist()
+    shown = [f"{name} {count}" for name, count in zip(data.classes, counts, strict=True)]
+    classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
+    network = f"WRN-{settings.depth}-{settings.width}, {trainer.learner.model.parameter_count():,} parameters"
+    numbers = str(trainer.dtype).removeprefix("torch.")
+    return [
+        *data.notes,
+        *(["there are no unlabelled images to learn from"] if not len(trainer.unlabeled) else []),
+        f"{data.name}: {parts} images of {shape} in {len(data.classes)} classes; {chosen_by}",
+        f"labels: {classes}",
+        f"{settings.method}, {network}, {numbers} on {trainer.device}, augmentation {trainer.augmentation}, "
+        f"{trainer.updates} updates an epoch; run directory {trainer.run.path}",
+        *([f"going on after {len(trainer.history)} epochs"] if trainer.history else []),
+    ]
+
+
+def pseudo_label_rows(
+    data: ImageSet, unlabeled: NDArray[Any], predictions: Predictions, chosen: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """A row for each chosen one of the unlabelled images, which stand at these positions among the training images."""
+    labels, confidences = predictions.labels, predictions.confidences
+    rows = []
+    for i in chosen:
+        at = int(unlabeled[i])
+        truth = data.train.labels[at]
+        row = {
+            "image": data.train.name(at),
+            "label": data.classes[labels[i]],
+            "confidence": repr(float(confidences[i])),
+            "truth": data.classes[truth] if truth >= 0 else "",
+        }
+        posterior = zip(data.classes, predictions.probabilities[i], strict=True)
+        rows.append(row | {f"p({name})": f"{p:.6f}" for name, p in posterior})
+    return rows
+
+
+def details(trainer: Trainer) -> dict[str, NDArray[Any]]:
+    """Samples from the energy model as images (N, H, W, C), and which images the first step gave which label."""
+    found: dict[str, NDArray[Any]] = {}
+    if trainer.learner.buffer is not None:
+        every = max(1, len(trainer.learner.buffer.samples) // SAMPLES)
+        samples = trainer.learner.buffer.samples[::every][:SAMPLES].nan_to_num().clamp(-1, 1)
+        found["samples"] = ((samples + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    first = trainer.run.path / PSEUDO_LABELS / "step-1.csv"
+    return {**found, **_selection(first, trainer.data, trainer.unlabeled_index)} if first.is_file() else found
+
+
+def _selection(path: Path, data: ImageSet, unlabeled: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Positions among the training images and labels, as `pseudo_label_rows` wrote them; nothing if they are others."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    names = {data.train.name(int(i)): int(i) for i in unlabeled}
+    numbers = {name: number for number, name in enumerate(data.classes)}
+    try:
+        return {
+            "selected": np.array([names[row["image"]] for row in rows], np.int32),
+            "selected_labels": np.array([numbers[row["label"]] for row in rows], np.uint16),
+        }
+    except KeyError:
+        return {}
