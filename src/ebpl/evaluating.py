@@ -91,6 +91,7 @@ def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         last = _predicted(trainer.learner.predictor, run.settings, images.test)
         result["last"] = {"metrics": measure(last, images.test.labels)}
     result["pseudo_labels"] = trainer.pseudo_labels()
+    result["curves"] = trainer.curves()
     if trainer.method.density:
         result["training_energies"] = _training_energies(model, run.settings, images.train)
     result["seconds"] = round(trainer.seconds, 1)

@@ -58,10 +58,22 @@ class Settings:
     )
 
     epochs: int = _option(120, "Schedule", "epochs of the initial training", low=1)
+    epoch_updates: int | None = _option(
+        None, "Schedule", "updates in an epoch (default: as many as one pass over all training images takes)", low=1
+    )
     steps: int = _option(4, "Schedule", "curriculum steps T; step t labels the top 100*t/T %% of the images", low=1)
     step_epochs: int = _option(20, "Schedule", "epochs in each curriculum step", low=0)
     batch_size: int = _option(64, "Schedule", "images in each of the classified and the density batch", low=1)
     learning_rate: float = _option(1e-4, "Schedule", "Adam's learning rate", low=0)
+    warm_up: int = _option(0, "Schedule", "updates over which fresh weights come to the full learning rate", low=0)
+    final_rate: float = _option(
+        1.0,
+        "Schedule",
+        "share of the learning rate left at the end of the initial training and of each step, after a cosine "
+        "(1: constant)",
+        low=0,
+        high=1,
+    )
     gradient_clip: float = _option(0.0, "Schedule", "clip the parameter gradient at this norm (0: off)", low=0)
     weight_average: float = _option(
         0.999,
@@ -83,6 +95,7 @@ class Settings:
     density_weight: float = _option(1.0, "Objective", "weight of the energy model's negative log-likelihood", low=0)
     coupling_weight: float = _option(0.001, "Objective", "lambda: weight of the coupling of both heads", low=0)
     energy_penalty: float = _option(0.0, "Objective", "weight of the squared energies, keeps them small", low=0)
+    energy_center: float = _option(0.0, "Objective", "the energy that the penalty pulls to")
 
     sgld_steps: int = _option(20, "SGLD", "sampling steps K for each update", low=1)
     sgld_step_size: float = _option(1.0, "SGLD", "factor of the energy's gradient in one sampling step", low=0)

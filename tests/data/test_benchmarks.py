@@ -15,7 +15,8 @@ PAPER_LABELS = {"cifar10": 350, "svhn": 510, "fashion": 420, "blood": 80, "organ
 
 
 def test_labels_per_class_make_the_papers_totals() -> None:
-    assert {name: b.labels_per_class * len(b.classes) for name, b in BENCHMARKS.items()} == PAPER_LABELS
+    totals = {name: b.labels_per_class * len(b.classes) for name, b in BENCHMARKS.items()}
+    assert {name: totals[name] for name in PAPER_LABELS} == PAPER_LABELS
 
 
 def test_every_official_file_has_a_source_and_a_check_sum() -> None:
@@ -81,6 +82,13 @@ def test_an_archive_is_found_packed_or_unpacked(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True)
         (folder / name).touch()
         assert benchmark.is_in(folder)
+
+
+def test_a_sample_without_an_official_source_says_so(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("EBPL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"no official source.*organamnist_20pct\.npz"):
+        load_benchmark("organa-sample", tmp_path)
 
 
 def test_digits_come_with_scikit_learn() -> None:

@@ -39,6 +39,14 @@ def test_a_cell_knows_its_record_and_no_other() -> None:
     assert not cell.is_in({**record, "data": {"name": "blood", "fingerprint": "x"}})
 
 
+def test_a_record_from_before_a_setting_existed_was_as_its_default_is() -> None:
+    older = SETTINGS.to_dict()
+    del older["warm_up"]
+    record = {"data": {"name": "digits", "fingerprint": "x"}, "settings": older}
+    assert Cell("digits", SETTINGS).is_in(record)
+    assert not Cell("digits", SETTINGS.changed(warm_up=5)).is_in(record)
+
+
 def test_wrong_names_are_answered_with_the_right_ones() -> None:
     with pytest.raises(UsageError, match="table1"):
         cells("table", None, [0], SETTINGS)

@@ -30,6 +30,7 @@ class Pass:
         torch.cuda.synchronize()
         with torch.cuda.graph(self.graph, stream=self.stream):
             self.result = gradient(x)
+        self.read_by_the_graph = fast, x, gradient
 
     def replay(self) -> None:
         with torch.cuda.stream(self.stream):

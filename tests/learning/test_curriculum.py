@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpl.learning.curriculum import phases, pseudo_targets, select
+from ebpl.learning.curriculum import phases, pseudo_targets, rate_factor, select
 from ebpl.learning.prediction import Predictions
 from ebpl.settings import preset
 
@@ -45,6 +45,18 @@ def test_hard_labels_are_the_argmax_and_soft_ones_the_posterior() -> None:
     ("kind", "names"), [("none", ["initial"]), ("soft", ["initial", "step 1 of 2", "step 2 of 2"])]
 )
 def test_the_schedule(kind: str, names: list[str]) -> None:
-    schedule = phases(preset("standard", pseudo_labels=kind, steps=2))
+    schedule = phases(preset("paper", pseudo_labels=kind, steps=2))
     assert [phase.name for phase in schedule] == names
     assert [phase.epochs for phase in schedule] == [120, 20, 20][: len(names)]
+
+
+@given(st.floats(0, 1), st.integers(0, 10_000))
+def test_the_papers_learning_rate_is_constant(progress: float, updates: int) -> None:
+    assert rate_factor(preset("paper"), progress, updates) == 1
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine() -> None:
+    rising = preset("paper", warm_up=100)
+    assert [rate_factor(rising, 0.5, updates) for updates in (25, 50, 100, 900)] == [0.25, 0.5, 1, 1]
+    falling = preset("paper", final_rate=0.2)
+    assert [rate_factor(falling, at, 1) for at in (0, 0.5, 1)] == pytest.approx([1, 0.6, 0.2])

@@ -80,13 +80,15 @@ def test_the_loss_is_the_sum_of_its_terms() -> None:
         model.classifier.weight.add_(0.1)
     x, y, z = (torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (4, 5, 6))
     targets = torch.softmax(torch.randn(4, 3), 1)
-    terms = objective(model, x, targets, y, z, density_weight=0.5, coupling_weight=0.01, energy_penalty=0.1)
+    terms = objective(
+        model, x, targets, y, z, density_weight=0.5, coupling_weight=0.01, energy_penalty=0.1, energy_center=0.7
+    )
     energies = model(y)[1], model(z)[1]
     expected = (
         F.cross_entropy(model(x)[0], targets)
         + 0.5 * (energies[0].mean() - energies[1].mean())
         + 0.01 * model.coupling()
-        + 0.1 * (energies[0].square().mean() + energies[1].square().mean())
+        + 0.1 * ((energies[0] - 0.7).square().mean() + (energies[1] - 0.7).square().mean())
     )
     torch.testing.assert_close(terms.loss, expected)
     assert terms.coupling > 0

@@ -98,6 +98,43 @@ def test_with_validation_the_best_epoch_is_kept_without_it_the_last() -> None:
     assert description["chosen"] == {"phase": "initial", "epoch": 3, "by": "last epoch"}
 
 
+def test_an_epoch_may_be_shorter_or_longer_than_a_pass() -> None:
+    for updates in (1, 40):
+        training = trainer(f"run-{updates}", epoch_updates=updates, epochs=2, pseudo_labels="none")
+        training.train()
+        assert training.learner.averaged_updates == 2 * updates
+
+
+def test_the_learning_rate_follows_its_schedule_and_a_resumed_run_too() -> None:
+    changes = {"warm_up": 3, "final_rate": 0.1, "epochs": 4, "epoch_updates": 2, "pseudo_labels": "none"}
+    whole = trainer("whole", **changes)
+    whole.train()
+    rates = [row["learning_rate"] for row in whole.history]
+    assert rates[0] == pytest.approx(whole.settings.learning_rate * 2 / 3, rel=0.1)
+    assert rates[1] > rates[2] > rates[3] > 0.1 * whole.settings.learning_rate
+    cut = trainer("cut", **changes, checkpoint_seconds=0.0)
+
+    class Stop(Silent):
+        def epoch(self, line: str) -> None:
+            if len(cut.history) == 2:
+                raise KeyboardInterrupt
+
+    cut.progress = Stop()
+    with pytest.raises(KeyboardInterrupt):
+        cut.train()
+    ebpl.resume("cut", data=blobs())
+    assert [float(row["learning_rate"]) for row in rows("cut/metrics.csv")] == rates
+
+
+def test_the_curves_of_a_run_are_kept_with_its_result() -> None:
+    data = blobs(unlabeled=False)
+    curves = ebpl.train(data, quick(validation_fraction=0.3, labels_per_class=4), run="run").metrics()["curves"]
+    metrics = rows("run/metrics.csv")
+    for name in ("cross_entropy", "validation_accuracy", "validation_ece", "validation_confidence"):
+        assert curves[name] == pytest.approx([float(row[name]) for row in metrics], rel=1e-3)
+    assert len(curves["gap"]) == len(metrics)
+
+
 DIVERGING = {
     "energy_penalty": 0.0,
     "clamp_samples": False,

@@ -34,9 +34,11 @@ class Cell:
         if record["data"]["name"] != self.data:
             return False
         ignored = () if record.get("result", {}).get("healed_divergences") else GUARD
+        # a setting that came after the record was as the default is: defaults of new settings change nothing
+        settings = {**Settings().to_dict(), **record["settings"]}
         mine, other = (
-            {name: value for name, value in telling(settings).items() if name not in ignored}
-            for settings in (self.settings.to_dict(), record["settings"])
+            {name: value for name, value in telling(each).items() if name not in ignored}
+            for each in (self.settings.to_dict(), settings)
         )
         return mine == other
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,15 @@ def phases(settings: Settings) -> list[Phase]:
     steps = 0 if settings.pseudo_labels == "none" else settings.steps
     curriculum = [Phase(step, steps, settings.step_epochs) for step in range(1, steps + 1)]
     return [Phase(0, steps, settings.epochs), *curriculum]
+
+
+def rate_factor(settings: Settings, progress: float, updates: int) -> float:
+    """What the learning rate is multiplied with, after this share of a phase and so many updates of fresh weights.
+
+    It rises in a line while the weights are fresh, and falls along half a cosine over the phase.
+    """
+    warm = min(1.0, updates / settings.warm_up) if settings.warm_up else 1.0
+    return warm * (settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * progress)) / 2)
 
 
 def select(confidences: NDArray[np.float64], step: int, steps: int) -> NDArray[np.int64]:

@@ -33,6 +33,7 @@ def objective(
     density_weight: float = 1.0,
     coupling_weight: float = 0.001,
     energy_penalty: float = 0.0,
+    energy_center: float = 0.0,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Terms:
     """The loss of one update; without `images` and `samples` it is the classifier's cross-entropy alone.
@@ -56,5 +57,6 @@ def objective(
     coupling = model.coupling()
     loss = cross_entropy + density_weight * density + coupling_weight * coupling
     if energy_penalty:
-        loss = loss + energy_penalty * (energy_images.square().mean() + energy_samples.square().mean())
+        away = [(energies - energy_center).square().mean() for energies in (energy_images, energy_samples)]
+        loss = loss + energy_penalty * sum(away)
     return Terms(loss, cross_entropy, energy_images.mean(), energy_samples.mean(), coupling)

@@ -16,7 +16,7 @@ from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.learning import checkpoint
 from ebpl.learning.batches import batches
-from ebpl.learning.curriculum import Phase, phases, pseudo_targets, select
+from ebpl.learning.curriculum import Phase, phases, pseudo_targets, rate_factor, select
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, predict_together
@@ -32,6 +32,8 @@ from ebpl.reporting.tensorboard import Board
 from ebpl.runs import WEIGHTS, Run
 from ebpl.seeds import derived_seed, generator
 from ebpl.weights import describe_model
+
+CURVES = ("cross_entropy", "gap", "validation_accuracy", "validation_ece", "validation_confidence")
 
 
 class Trainer:
@@ -57,7 +59,7 @@ class Trainer:
         )
         self.learner = Learner(architecture, data.shape, settings, self.device, ranks)
         self.schedule = phases(settings)
-        self.updates = -(-len(self.pool.images) // settings.batch_size)
+        self.updates = settings.epoch_updates or -(-len(self.pool.images) // settings.batch_size)
 
         self.phase = 0
         self.epoch = 0
@@ -232,6 +234,10 @@ class Trainer:
             update.classified.copy_(classified[i])
             update.everything.copy_(everything[i])
             update.average_weight.fill_(self.learner.next_average_weight())
+            progress = (self.epoch + i / self.updates) / phase.epochs
+            factor = rate_factor(settings, progress, self.learner.averaged_updates)
+            self.rate = factor * self.guard.learning_rate
+            self.learner.set_learning_rate(self.rate)
             self.run_update()
             if (i + 1) % settings.guard_every == 0 or i + 1 == self.updates:
                 readings.append((i + 1, update.read()))
@@ -277,7 +283,8 @@ class Trainer:
             score = accuracy(probabilities, self.validation.labels)
             row["validation_accuracy"] = score
             row["validation_ece"] = expected_calibration_error(probabilities, self.validation.labels)
-        row |= {"learning_rate": self.guard.learning_rate, "sgld_steps": self.guard.sgld_steps}
+            row["validation_confidence"] = float(probabilities.max(1).mean())
+        row |= {"learning_rate": self.rate, "sgld_steps": self.guard.sgld_steps}
         row |= {"healed": self.guard.healed, "seconds": round(self.seconds, 3)}
         self.history.append(row)
         if not self.best or score > self.best["score"]:
@@ -300,6 +307,11 @@ class Trainer:
             {"step": step, "images": row["pseudo_labels"], "accuracy": row["pseudo_label_accuracy"]}
             for step, row in sorted(rows.items())
         ]
+
+    def curves(self) -> dict[str, list[float]]:
+        """How training went, epoch by epoch, in few digits."""
+        rows = [{**row, "gap": row["energy_images"] - row["energy_samples"]} for row in self.history]
+        return {name: [float(f"{row[name]:.4g}") for row in rows] for name in CURVES if rows and name in rows[0]}
 
     # --- safety ------------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ class Update:
                 density_weight=settings.density_weight,
                 coupling_weight=settings.coupling_weight,
                 energy_penalty=settings.energy_penalty,
+                energy_center=settings.energy_center,
                 features=self.fast,
             )
         terms.loss.backward()  # type: ignore[no-untyped-call]
