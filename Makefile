@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test check format readme benchmarks test-gpu test-ray clean
+.PHONY: demo test check format reproduced readme benchmarks test-gpu test-ray clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -19,6 +19,11 @@ check: .venv/dev  ## style and types
 format: .venv/dev  ## bring the code into the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+reproduced: .venv/core  ## write tables and figures of reproduced/ anew from results/; draws images where EBPL_DATA has them
+	$(BIN)/ebpl reproduce table1 --draw-only --datasets $(shell $(BIN)/python -c "from ebpl.experiments.readme import SHOWN; print(','.join(SHOWN))")
+	$(BIN)/ebpl reproduce labels --draw-only
+	rm -f reproduced/*.svg
 
 readme: .venv/core  ## write the numbers in README.md anew from results/
 	$(BIN)/python -m ebpl.experiments.readme

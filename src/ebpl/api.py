@@ -264,6 +264,8 @@ def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = m
     from ebpl.learning.side_by_side import Training, train_all
 
     on_gpu = all(choose_device(run.settings).type == "cuda" for run in runs)
+    for run in runs if on_gpu else ():
+        run.note_company(len(runs))
     trainings = [Training(each, on_gpu) for each in pieces]
     try:
         train_all(trainings, in_turns=on_gpu, deadline=deadline)

@@ -60,18 +60,17 @@ class Run:
         data: ImageSet,
         source: dict[str, Any],
         processes: int = 1,
-        together: int = 1,
     ) -> Run:
         """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found.
 
-        `processes` train it, and so many runs are to be trained `together`.
+        So many `processes` train it.
         """
         from ebpl.devices import describe_environment
 
         path = _new_folder(path, data, settings, f"seed{settings.seed}")
         by_command = Path(sys.argv[0]).name == "ebpl" or Path(sys.argv[0]).parts[-2:] == ("ebpl", "__main__.py")
         command = ["ebpl", *sys.argv[1:]] if by_command else None
-        more = {"processes": processes, "runs_together": together, "command": command, "started": _now()}
+        more = {"processes": processes, "runs_together": 1, "command": command, "started": _now()}
         described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
         try:
             write_json(path / ENVIRONMENT, {**describe_environment(settings), **more})
@@ -86,14 +85,11 @@ class Run:
         cls, path: str | Path | None, settings: Settings, seeds: Sequence[int], data: ImageSet, source: dict[str, Any]
     ) -> list[Run]:
         """New run directories `seed-N`, in a folder of their own, that differ in their seed alone."""
-        from ebpl.devices import choose_device
-
         every = [settings.changed(seed=seed) for seed in seeds]
         folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
-        together = len(every) if choose_device(settings).type == "cuda" else 1
         try:
             write_json(folder / SEEDS, {"seeds": list(seeds)})
-            return [cls.create(folder / f"seed-{each.seed}", each, data, source, together=together) for each in every]
+            return [cls.create(folder / f"seed-{each.seed}", each, data, source) for each in every]
         except EbplError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -149,6 +145,12 @@ class Run:
         except (OSError, ValueError) as error:
             raise RunError(f"{self.path / ENVIRONMENT} is missing or damaged: {error}") from error
         return stored
+
+    def note_company(self, runs: int) -> None:
+        """Note that so many runs share the device with this one, itself among them: its time is not its alone."""
+        noted = self.environment()
+        if runs > noted.get("runs_together", 1):
+            write_json(self.path / ENVIRONMENT, {**noted, "runs_together": runs})
 
     def metrics(self) -> dict[str, Any]:
         """Final test metrics and how they came about."""

@@ -11,10 +11,10 @@ from ebpl.benchmarking.reference import Reference
 from ebpl.benchmarking.training import Training
 from ebpl.learning.update import Pool
 from ebpl.model.hybrid import Architecture
-from ebpl.settings import preset
+from ebpl.settings import Settings
 
 ARCHITECTURE = Architecture(10, 2, 3, 5, "diagonal")
-SETTINGS = preset("standard", depth=10, width=2, sgld_steps=3, batch_size=4, chains=6, buffer_size=50)
+SETTINGS = Settings(depth=10, width=2, sgld_steps=3, batch_size=4, chains=6, buffer_size=50)
 IMAGES, TARGETS = torch.randint(0, 256, (20, 3, 12, 12), dtype=torch.uint8), torch.eye(5)[torch.arange(20) % 5]
 
 

@@ -4,13 +4,13 @@ from ebpl.benchmarking.reference import Reference
 from ebpl.learning.objective import objective
 from ebpl.model.hybrid import Architecture
 from ebpl.sampling.langevin import Langevin
-from ebpl.settings import Settings, preset
+from ebpl.settings import Settings
 
 CPU = torch.device("cpu")
 
 
 def made(**changes: object) -> Reference:
-    settings: Settings = preset("standard", sgld_steps=4, batch_size=6, chains=6, buffer_size=40, **changes)
+    settings: Settings = Settings(sgld_steps=4, batch_size=6, chains=6, buffer_size=40, **changes)
     numbers = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (30, 3, 12, 12), generator=numbers, dtype=torch.uint8)
     return Reference(Architecture(10, 1, 3, 5, "diagonal"), images, torch.eye(5)[torch.arange(30) % 5], settings, CPU)

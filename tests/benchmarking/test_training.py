@@ -3,11 +3,11 @@ import torch
 from ebpl.benchmarking.training import Training
 from ebpl.learning.update import Pool
 from ebpl.model.hybrid import Architecture
-from ebpl.settings import preset
+from ebpl.settings import Settings
 
 
 def test_a_call_is_one_update_of_each_seed() -> None:
-    settings = preset("standard", sgld_steps=1, batch_size=4, chains=4, buffer_size=20, guard_every=2)
+    settings = Settings(sgld_steps=1, batch_size=4, chains=4, buffer_size=20, guard_every=2)
     pool = Pool(torch.randint(0, 256, (10, 3, 8, 8), dtype=torch.uint8), torch.eye(2)[torch.arange(10) % 2])
     training = Training(Architecture(10, 1, 3, 2, "diagonal"), pool, settings, torch.float32, seeds=2)
     for _ in range(5):

@@ -1,10 +1,15 @@
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from ebpl.errors import DataError
 from ebpl.experiments import ledger
-from ebpl.experiments.readme import TABLES, comparison, fill
+from ebpl.experiments.cells import cells, found
+from ebpl.experiments.output import tables
+from ebpl.experiments.readme import SHOWN, TABLES, comparison, fill
+from ebpl.settings import preset
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +36,7 @@ def test_the_time_of_runs_that_shared_a_gpu_is_said_to_be_shared() -> None:
     shared = record(1, "ebpl", 0.7)
     shared["environment"]["runs_together"] = 5
     table = comparison([record(0, "ebpl", 0.9), shared], "x", "none")
-    assert "EBPL 7 to 7 s of training, EBPL 7 to 7 s of training, 5 runs together on one GPU" in table
+    assert "EBPL 7 to 7 s of training, EBPL 7 to 7 s of training with up to 5 runs together on one GPU" in table
 
 
 def test_runs_with_other_settings_are_not_mixed_into_a_table() -> None:
@@ -56,3 +61,25 @@ def test_the_readme_shows_what_the_ledger_holds() -> None:
     for name in TABLES:
         assert f"<!-- results: {name} -->" in text
     assert text == fill(text, ledger.load(ROOT / "results")), "run: make readme"
+
+
+CELLS = cells("table1", SHOWN, range(5), preset("standard"))
+
+
+@pytest.mark.parametrize("name", re.findall(r"\(reproduced/(\S+\.png)\)", (ROOT / "README.md").read_text("utf-8")))
+def test_the_figures_were_drawn_from_what_the_ledger_holds(name: str) -> None:
+    experiment, data = name.split("-", 1)[0], name.removesuffix(".png").rsplit("-", 1)[-1]
+    assert experiment == "table1"
+    drawn_from = [record for cell, record in found(CELLS, ledger.load(ROOT / "results")) if cell.data == data]
+    assert len(drawn_from) > 0
+    with Image.open(ROOT / "reproduced" / name) as image:
+        assert image.info["Source"] == ledger.digest(drawn_from), "run: make reproduced"
+
+
+def test_the_readme_shows_two_figures() -> None:
+    assert (ROOT / "README.md").read_text("utf-8").count("](reproduced/") >= 2
+
+
+def test_the_tables_beside_the_figures_hold_what_the_ledger_holds() -> None:
+    for name, text in tables(CELLS, ledger.load(ROOT / "results")).items():
+        assert (ROOT / "reproduced" / name).read_text("utf-8") == text, "run: make reproduced"

@@ -3,7 +3,7 @@ import io
 
 from ebpl.experiments.cells import Cell, cells
 from ebpl.experiments.ledger import Record
-from ebpl.experiments.table import Entry, as_csv, latex, markdown, measured, paper, rows
+from ebpl.experiments.table import Entry, as_csv, distances, latex, markdown, measured, paper, rows, summary
 from ebpl.settings import preset
 
 SETTINGS = preset("quick")
@@ -50,3 +50,29 @@ def test_latex_and_csv_hold_the_same() -> None:
     found = {(row["metric"], row["method"], row["pseudo_labels"]): row for row in table}
     assert float(found["accuracy", "ebpl", "soft"]["paper_mean"]) == 80.93
     assert found["accuracy", "ebpl", "none"]["mean"] == ""
+
+
+def test_the_distance_is_ours_minus_the_papers() -> None:
+    lines = distances(["blood", "organa-sample"], {("ece", "ebpl", "soft", "blood"): Entry(7.0, 1.0, 3)})
+    found = {tuple(line[:3]): line[3:] for line in lines}
+    assert found["ECE %", "EBPL", "soft"] == ["-2.8", "not in the paper"]
+    assert found["ECE %", "EBPL", "none"] == ["not measured", "not in the paper"]
+
+
+def test_the_summary_marks_where_ebpl_is_better_in_all_three() -> None:
+    def entries(method: str, kind: str, values: tuple[float, float, float]) -> dict[tuple[str, ...], Entry]:
+        return {
+            (metric, method, kind, "blood"): Entry(value, 0.0, 1)
+            for metric, value in zip(("accuracy", "f_score", "ece"), values, strict=True)
+        }
+
+    better = entries("curriculum-labeling", "soft", (80, 79, 9)) | entries("ebpl", "soft", (81, 80, 8))
+    worse = entries("curriculum-labeling", "hard", (80, 79, 9)) | entries("ebpl", "hard", (81, 80, 10))
+    lines = summary(["blood", "svhn"], better | worse, entries("ebpl", "soft", (1, 2, 3)))
+    found = {tuple(line[:2]): line[2:] for line in lines}
+    assert found["blood", "soft"][:4] == ["1", "80.0 / 79.0 / 9.0", "**81.0 / 80.0 / 8.0**", "1.0 / 2.0 / 3.0"]
+    assert found["blood", "hard"][:3] == ["1", "80.0 / 79.0 / 9.0", "81.0 / 80.0 / 10.0"]
+    assert found["blood", "none"][:4] == ["0", *["not measured"] * 3]
+    assert found["blood", "soft"][4].startswith("78.5 ± 1.4 / 75.0 ± 1.5")
+    assert ("svhn", "none") not in found
+    assert found["svhn", "soft"][:4] == ["0", *["not measured"] * 3]

@@ -25,7 +25,7 @@ def test_good_numbers_pass() -> None:
 
 
 def test_each_healing_is_more_careful_than_the_last() -> None:
-    settings = preset("standard", learning_rate=0.01, sgld_steps=10, guard_tries=2)
+    settings = preset("paper", learning_rate=0.01, sgld_steps=10, guard_tries=2)
     guard = Guard.of(settings)
     assert guard.careful(settings) == settings
     first = guard.heal("it ran away", "initial", 3)
@@ -34,6 +34,7 @@ def test_each_healing_is_more_careful_than_the_last() -> None:
     careful = guard.careful(settings)
     assert (guard.learning_rate, careful.sgld_steps, careful.energy_penalty) == (0.005, 15, 0.5)
     assert careful.clamp_samples
+    assert careful.energy_center == 1.0
     assert careful.gradient_clip == 1.0
     guard.heal("again", "initial", 3)
     assert (guard.learning_rate, guard.sgld_steps) == (0.0025, 23)

@@ -11,7 +11,7 @@ from ebpl.learning.learner import Learner, sampling_copy
 from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.learning.update import Pool, Update, runner
 from ebpl.model.hybrid import Architecture
-from ebpl.settings import preset
+from ebpl.settings import Settings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,7 +23,7 @@ def trained(
     captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     device = torch.device("cuda")
-    settings = preset("standard", sgld_steps=3, depth=10, width=2, learning_rate=1e-3, gradient_clip=1.0)
+    settings = Settings(sgld_steps=3, depth=10, width=2, learning_rate=1e-3, gradient_clip=1.0)
     learner = Learner(Architecture(10, 2, 3, 4, "diagonal"), (3, 16, 16), settings, device, ranks)
     learner.initialise("test")
     learner.restart_chains("test")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from ebpl.experiments.ledger import Record, load
+from ebpl.experiments.ledger import GUARD, Record, load, telling
 from ebpl.experiments.table import METRICS
 from ebpl.measuring.summary import spread
 from ebpl.reporting.text import between, markdown_table
@@ -22,12 +24,13 @@ def fill(text: str, root: Path) -> str:
 def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:
     """The seeds of both ledgers for each experiment that was measured before, with mean and standard deviation."""
     lines = []
-    for experiment in sorted({_experiment(record) for record in before}):
+    experiments = {json.dumps(_experiment(record), sort_keys=True): _experiment(record) for record in before}
+    for _, (data, settings) in sorted(experiments.items()):
         for when, ledger in (("before", before), ("now", now)):
             chosen = sorted(
-                (r for r in ledger if _experiment(r) == experiment), key=lambda r: int(r["settings"]["seed"])
+                (r for r in ledger if _experiment(r) == (data, settings)), key=lambda r: int(r["settings"]["seed"])
             )
-            start = [experiment[0], experiment[2], when]
+            start = [data, settings["pseudo_labels"], when]
             for record in chosen:
                 metrics = record["result"]["metrics"]
                 lines.append(
@@ -40,6 +43,7 @@ def comparison(before: Sequence[Record], now: Sequence[Record]) -> str:
     return markdown_table(["data", "pseudo-labels", "when", "seed", *METRICS.values()], lines)
 
 
-def _experiment(record: Record) -> tuple[str, str, str, int, int]:
-    settings = record["settings"]
-    return record["data"]["name"], settings["method"], settings["pseudo_labels"], settings["depth"], settings["width"]
+def _experiment(record: Record) -> tuple[str, dict[str, Any]]:
+    """The dataset, and all that was set but the seed."""
+    settings = telling(record["settings"]).items()
+    return record["data"]["name"], {name: value for name, value in settings if name not in {"seed", *GUARD}}

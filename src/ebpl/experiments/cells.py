@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.experiments.ledger import Record, telling
+from ebpl.experiments.ledger import GUARD, Record, telling
 from ebpl.methods import METHODS
 from ebpl.settings import Settings
 
 PSEUDO_LABELS = ("none", "hard", "soft")
 PAPER_DATASETS = ("cifar10", "svhn", "fashion", "blood", "organa", "organc", "organs")
 FEW_LABELS = (1, 2, 3, 4, 5)
-GUARD = ("guard_gap", "guard_tries", "guard_every")
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,9 @@ class Cell:
         if record["data"]["name"] != self.data:
             return False
         ignored = () if record.get("result", {}).get("healed_divergences") else GUARD
-        # a setting that came after the record was as the default is: defaults of new settings change nothing
-        settings = {**Settings().to_dict(), **record["settings"]}
         mine, other = (
-            {name: value for name, value in telling(each).items() if name not in ignored}
-            for each in (self.settings.to_dict(), settings)
+            {name: value for name, value in telling(settings).items() if name not in ignored}
+            for settings in (self.settings.to_dict(), record["settings"])
         )
         return mine == other
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebpl.options import Parser, add_settings, changes, seconds, words
 from ebpl.seeds import parse_seeds
 from ebpl.settings import preset
+
+if TYPE_CHECKING:
+    from ebpl.experiments.cells import Cell
 
 VARIED = ("method", "pseudo_labels", "seed")
 
@@ -22,6 +25,7 @@ def add_options(parser: Parser) -> None:
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
     add("--preset", default="standard", metavar="NAME", help="what the settings below start from (default: standard)")
     add("--show", action="store_true", help="only say which cells are there and which are missing")
+    add("--draw-only", action="store_true", help="only make tables and figures from the ledger")
     add(
         "--time-limit", type=seconds, default=float("inf"), metavar="20m", help="stop after that, to go on another time"
     )
@@ -35,38 +39,45 @@ def add_options(parser: Parser) -> None:
 
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is missing, write tables and figures, and say what is there."""
-    import time
-
     from ebpl.experiments import ledger
     from ebpl.experiments.cells import cells
 
     settings = preset(options.preset, **changes(options))
     chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
     results, output = Path(options.results), Path(options.output)
+    data_dir = Path(options.data_dir) if options.data_dir else None
+    if not (options.show or options.draw_only):
+        _run(options, chosen, results, data_dir)
     if not options.show:
         from ebpl.experiments.output import write
-        from ebpl.experiments.reproduce import Reproduction
-        from ebpl.reporting.progress import terminal_progresses
 
-        def say(text: str) -> None:
-            print(text, file=sys.stderr, flush=True)
-
-        data_dir = Path(options.data_dir) if options.data_dir else None
-        deadline = time.monotonic() + options.time_limit
-        work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
-        try:
-            if options.ray:
-                from ebpl.experiments.cluster import reproduce_on
-
-                reproduce_on(options.ray, work)
-            else:
-                work.run()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
         for path in write(output, options.experiment, chosen, ledger.load(results), data_dir):
             print(path)
     _show_cells(chosen, ledger.load(results))
     return 0
+
+
+def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_dir: Path | None) -> None:
+    """Run the cells that are missing, here or on a cluster."""
+    import time
+
+    from ebpl.experiments.reproduce import Reproduction
+    from ebpl.reporting.progress import terminal_progresses
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    deadline = time.monotonic() + options.time_limit
+    work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
+    try:
+        if options.ray:
+            from ebpl.experiments.cluster import reproduce_on
+
+            reproduce_on(options.ray, work)
+        else:
+            work.run()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
 
 
 def _show_cells(chosen: Any, records: Any) -> None:

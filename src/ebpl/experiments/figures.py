@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ebpl.data.images import ImageSet
 from ebpl.experiments.cells import FEW_LABELS, PSEUDO_LABELS, Found
-from ebpl.experiments.ledger import details
+from ebpl.experiments.ledger import details, digest
 from ebpl.files import write_bytes
 from ebpl.measuring.summary import spread
 from ebpl.methods import METHODS
@@ -125,9 +125,11 @@ def pseudo_label_accuracy(data: str, pairs: Found, _: ImageSet | None) -> Any:
                 y, deviation = ([100 * value[i] for value in values.values()] for i in (0, 1))
                 label = f"{METHODS[method].title}, {kind}"
                 axis.errorbar([int(step) for step in values], y, deviation, label=label, **_style(method, kind))
+    if not axis.has_data():
+        plt.close(figure)
+        return None
     axis.set(xlabel="step", ylabel="right pseudo-labels %", title=data)
-    if axis.has_data():
-        axis.legend(fontsize=8, frameon=False)
+    axis.legend(fontsize=8, frameon=False)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
@@ -244,9 +246,13 @@ FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
 
 
 def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], ImageSet | None]) -> list[Path]:
-    """All figures of an experiment, for each dataset with a record; `images` gives a dataset, where it is there."""
+    """All figures of an experiment, for each dataset with a record; `images` gives a dataset, where it is there.
+
+    Each file says in its metadata which results it was drawn from.
+    """
     written = []
     for data in dict.fromkeys(cell.data for cell, _ in pairs):
+        source = digest([record for cell, record in pairs if cell.data == data])
         for name, make in FIGURES[experiment].items():
             figure = make(data, pairs, images(data))
             if figure is None:  # nothing in the ledger to draw it from
@@ -254,7 +260,8 @@ def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], Im
             figure.tight_layout()
             for kind in ("png", "svg"):
                 drawn = io.BytesIO()
-                figure.savefig(drawn, dpi=120, format=kind)
+                more = {"Source": source} | ({"Date": None} if kind == "svg" else {})
+                figure.savefig(drawn, dpi=120, format=kind, metadata=more)
                 written.append(folder / f"{experiment}-{name}-{data}.{kind}")
                 write_bytes(written[-1], drawn.getbuffer())
             plt.close(figure)

@@ -12,6 +12,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from ebpl.errors import DataError
 from ebpl.files import write_json
 from ebpl.runs import DETAILS, Run
+from ebpl.settings import Settings
 
 Record = dict[str, Any]
 SEED_WITH_DETAILS = 0
@@ -28,6 +30,9 @@ SEED_WITH_DETAILS = 0
 
 INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
 """Where and how often a run was written does not change what it computes."""
+
+GUARD = {"guard_gap", "guard_tries", "guard_every"}
+"""Of no effect on a run that was not healed."""
 
 
 def record_of(run: Run) -> Record:
@@ -74,9 +79,19 @@ def name_of(record: Record) -> str:
     return f"{data['name']}-{settings['method']}-{settings['pseudo_labels']}-{network}-seed{settings['seed']}-{digest}"
 
 
+def digest(records: Sequence[Record]) -> str:
+    """A few letters that change with any result among these records, whatever their order."""
+    parts = sorted(json.dumps([name_of(record), record["result"]], sort_keys=True) for record in records)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+
+
 def telling(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that make a result what it is."""
-    return {key: value for key, value in settings.items() if key not in INCIDENTAL and value is not None}
+    """The settings that make a result what it is.
+
+    One that came after the record was then as its default is now: the defaults of new settings change nothing.
+    """
+    whole = {**Settings().to_dict(), **settings}
+    return {key: value for key, value in whole.items() if key not in INCIDENTAL and value is not None}
 
 
 def load(folder: Path) -> list[Record]:

@@ -9,17 +9,23 @@ from pathlib import Path
 from ebpl.data.images import ImageSet
 from ebpl.data.load import load
 from ebpl.errors import EbplError
-from ebpl.experiments import table
+from ebpl.experiments import selection, table
 from ebpl.experiments.cells import Cell, found
 from ebpl.experiments.ledger import Record
 from ebpl.files import write_text
 from ebpl.methods import METHODS
+from ebpl.reporting.text import markdown_table
 from ebpl.seeds import seeds_in_words
 
 SELECTIONS = {
     "chosen": "Weights chosen by validation accuracy, as in the paper (30 % of the training images, with labels)",
     "last": "The last averaged weights: no label beyond the training ones was used",
 }
+
+SELECTING = """## What choosing without labels costs
+
+Accuracy / ECE in per cent on the validation images, whose labels only the first column uses: the same runs, stopped at
+moments that can be told without any label."""
 
 
 def write(
@@ -33,18 +39,9 @@ def write(
 
     written = []
     if experiment == "table1":
-        datasets = list(dict.fromkeys(cell.data for cell in cells))
-        parts = []
-        for which, title in SELECTIONS.items():
-            entries = table.measured(cells, records, which)
-            parts.append(f"## {title}\n\n{table.markdown(table.rows(datasets, entries))}\n")
-            latex = table.latex(table.rows(datasets, entries, (r"\textbf{", "}")))
-            for ending, text in (("csv", table.as_csv(datasets, entries)), ("tex", latex + "\n")):
-                written.append(folder / f"table1-{which}.{ending}")
-                write_text(written[-1], text)
-        head = "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. Best in bold."
-        written.append(folder / "table1.md")
-        write_text(written[-1], "\n\n".join(["# Table 1", head, *parts]))
+        for name, text in tables(cells, records).items():
+            written.append(folder / name)
+            write_text(written[-1], text)
 
     @cache
     def images(data: str) -> ImageSet | None:
@@ -54,6 +51,23 @@ def write(
             return None
 
     return written + draw(folder, experiment, found(cells, records), images)
+
+
+def tables(cells: Sequence[Cell], records: Sequence[Record]) -> dict[str, str]:
+    """Table 1 in all its forms, by file name."""
+    datasets = list(dict.fromkeys(cell.data for cell in cells))
+    made, parts = {}, []
+    for which, title in SELECTIONS.items():
+        entries = table.measured(cells, records, which)
+        parts.append(f"## {title}\n\n{table.markdown(table.rows(datasets, entries))}\n")
+        made[f"table1-{which}.csv"] = table.as_csv(datasets, entries)
+        made[f"table1-{which}.tex"] = table.latex(table.rows(datasets, entries, (r"\textbf{", "}"))) + "\n"
+    distances = table.distances(datasets, table.measured(cells, records))
+    parts.append(f"## Distance to the paper: ours minus its\n\n{table.markdown(distances)}\n")
+    if moments := selection.rows(cells, records):
+        parts.append(f"{SELECTING}\n\n{markdown_table(moments[0], moments[1:])}\n")
+    head = "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. Best in bold."
+    return {"table1.md": "\n\n".join(["# Table 1", head, *parts]), **made}
 
 
 def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from ebpl.errors import DataError
-from ebpl.experiments.ledger import INCIDENTAL, Record, load
+from ebpl.experiments import table
+from ebpl.experiments.cells import PSEUDO_LABELS, Cell, cells, found
+from ebpl.experiments.ledger import GUARD, INCIDENTAL, Record, load
 from ebpl.experiments.table import METRICS
 from ebpl.files import write_text
 from ebpl.methods import METHODS
 from ebpl.reporting.text import between, markdown_table
+from ebpl.settings import PRESETS, preset
 
 TITLES = {name: method.title for name, method in reversed(METHODS.items())}
-NOT_COMPARED = {"guard_gap", "guard_tries", "guard_every"}  # no effect on a run that was not healed
 
 
 def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
@@ -25,7 +28,7 @@ def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
     chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
     by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
     varied = {key for r in chosen for key, value in r["settings"].items() if value != chosen[0]["settings"].get(key)}
-    if len(by_cell) < len(chosen) or varied - {"seed", "method", *NOT_COMPARED, *INCIDENTAL}:
+    if len(by_cell) < len(chosen) or varied - {"seed", "method", *GUARD, *INCIDENTAL}:
         raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
     seeds = sorted({seed for seed, _ in by_cell})
     heads = [f"{title}, {name}" for title in TITLES.values() for name in METRICS.values()]
@@ -42,34 +45,83 @@ def _number(record: Record | None, key: str) -> str:
 
 def _provenance(records: Sequence[Record]) -> str:
     """What was run, on what, for how long."""
+    if not records:
+        return "Not measured."
     parts = []
     for method, title in TITLES.items():
         own = [r for r in records if r["settings"]["method"] == method]
-        for together in sorted({r["environment"].get("runs_together", 1) for r in own}):
-            seconds = [r["result"]["seconds"] for r in own if r["environment"].get("runs_together", 1) == together]
-            shared = f", {together} runs together on one GPU" if together > 1 else ""
-            parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training{shared}")
-    if not records:
-        return "Not measured."
-    first = records[0]
-    network = f"WRN-{first['settings']['depth']}-{first['settings']['width']}"
-    hardware = sorted({r["environment"]["gpu"] or f"{r['environment']['threads']} CPU threads" for r in records})
+        for shared in (False, True):
+            seconds = [r["result"]["seconds"] for r in own if (_company(r) > 1) == shared]
+            most = max((_company(r) for r in own), default=1)
+            together = f" with up to {most} runs together on one GPU" if shared else ""
+            if seconds:
+                parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training{together}")
     torch = sorted({r["environment"]["torch"] for r in records})
-    return f"({network}; {', '.join(parts)}; {' and '.join(hardware)}; PyTorch {' and '.join(torch)}.)"
+    return f"({_network(records[0])}; {', '.join(parts)}; {_hardware(records)}; PyTorch {' and '.join(torch)}.)"
+
+
+def _company(record: Record) -> int:
+    """How many runs shared the device, itself among them."""
+    return int(record["environment"].get("runs_together", 1))
+
+
+def _network(record: Record) -> str:
+    return f"WRN-{record['settings']['depth']}-{record['settings']['width']}"
+
+
+def _hardware(records: Sequence[Record]) -> str:
+    names = {r["environment"]["gpu"] or f"{r['environment']['threads']} CPU threads" for r in records}
+    return " and ".join(sorted(names))
+
+
+SHOWN = ("blood", "fashion", "cifar10", "svhn", "organa", "organc", "organs", "organa-sample")
+
+
+def table1(records: Sequence[Record]) -> str:
+    """The paper's table at a glance: both methods with the standard preset beside the paper's numbers."""
+    chosen = cells("table1", SHOWN, range(5), preset("standard"))
+    first, last = (table.measured(chosen, records, which) for which in ("chosen", "last"))
+    lines = table.summary(SHOWN, first, last)
+    own = [record for _, record in found(chosen, records)]
+    return f"{table.markdown(lines)}\n\n{_provenance(own)}"
+
+
+def presets(records: Sequence[Record]) -> str:
+    """What a whole EBPL training with pseudo-labels costs with each preset, where it was measured."""
+    lines = []
+    for name in PRESETS:
+        settings = preset(name)
+        for data in ("blood", "cifar10", "digits"):
+            wanted = [
+                Cell(data, settings.changed(seed=seed, pseudo_labels=kind))
+                for seed in range(5)
+                for kind in PSEUDO_LABELS[1:]
+            ]
+            own = [record for _, record in found(wanted, records)]
+            if own:
+                minutes = fmean(record["result"]["seconds"] for record in own) / 60
+                runs = max(map(_company, own))
+                together = f"{runs} runs together" if runs > 1 else "one run"
+                lines.append([name, _network(own[0]), data, f"{minutes:.1f}", together, _hardware(own)])
+        if not any(line[0] == name for line in lines):
+            network = f"WRN-{settings.depth}-{settings.width}"
+            lines.append([name, network, "", "not measured", "", ""])
+    return markdown_table(["preset", "network", "data", "minutes", "for", "on"], lines)
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "digits": lambda records: comparison(records, "digits", "hard"),
-    "blood": lambda records: comparison(records, "blood", "none"),
+    "table1": lambda records: table1(records),
+    "presets": lambda records: presets(records),
 }
 
 
 def fill(text: str, records: Sequence[Record]) -> str:
     """The text with every table between its comments made anew."""
-    for name, table in TABLES.items():
+    for name, make in TABLES.items():
         begin, end = f"<!-- results: {name} -->", f"<!-- end: {name} -->"
         if begin in text:
-            text = between(text, begin, end, table(records))
+            text = between(text, begin, end, make(records))
     return text
 
 

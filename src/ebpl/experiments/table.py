@@ -89,6 +89,57 @@ def rows(datasets: Sequence[str], entries: dict[Key, Entry], bold: tuple[str, st
     return lines
 
 
+def distances(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
+    """A line for each metric, method and form: how far ours is above the paper's, in percentage points."""
+    theirs = paper()
+    lines = [["metric", "method", "pseudo-labels", *datasets]]
+    for metric, title in METRICS.items():
+        for method in reversed(METHODS):
+            for kind in PSEUDO_LABELS:
+                line = [title, METHODS[method].title, kind]
+                for data in datasets:
+                    own, other = entries.get((metric, method, kind, data)), theirs.get((metric, method, kind, data))
+                    missing = NOT_MEASURED if other else "not in the paper"
+                    line.append(f"{own.mean - other.mean:+.1f}" if own and other else missing)
+                lines.append(line)
+    return lines
+
+
+def summary(datasets: Sequence[str], chosen: dict[Key, Entry], last: dict[Key, Entry]) -> Rows:
+    """A line for each dataset and form: accuracy / F-score / ECE of both methods, ours and the paper's.
+
+    Where EBPL is better than the baseline in all three it stands out.
+    """
+    theirs = paper()
+    heads = ["data", "pseudo-labels", "n", "baseline", "EBPL", "EBPL, no validation labels"]
+    lines = [[*heads, "paper's baseline", "paper's EBPL"]]
+    for data in datasets:
+        measured = any(key[3] == data for key in chosen)
+        for kind in PSEUDO_LABELS if measured else PSEUDO_LABELS[-1:]:
+            baseline, ebpl = (_triple(chosen, method, kind, data) for method in reversed(METHODS))
+            if _ahead(chosen, kind, data):
+                ebpl = f"**{ebpl}**"
+            others = [_triple(theirs, method, kind, data, "not in the paper") for method in reversed(METHODS)]
+            seeds = sorted({entry.seeds for key, entry in chosen.items() if key[2:] == (kind, data)})
+            count = " and ".join(map(str, seeds)) or "0"
+            lines.append([data, kind, count, baseline, ebpl, _triple(last, "ebpl", kind, data), *others])
+    return lines
+
+
+def _triple(entries: dict[Key, Entry], method: str, kind: str, data: str, missing: str = NOT_MEASURED) -> str:
+    values = [entries.get((metric, method, kind, data)) for metric in METRICS]
+    return " / ".join(str(value) for value in values) if all(values) else missing
+
+
+def _ahead(entries: dict[Key, Entry], kind: str, data: str) -> bool:
+    """Whether EBPL is above the baseline in accuracy and F-score and below it in ECE."""
+    for metric in METRICS:
+        ebpl, other = (entries.get((metric, method, kind, data)) for method in METHODS)
+        if ebpl is None or other is None or (ebpl.mean < other.mean) != (metric == "ece"):
+            return False
+    return True
+
+
 def _best(entries: dict[Key, Entry], metric: str, data: str) -> float:
     values = [entry.mean for key, entry in entries.items() if key[0] == metric and key[3] == data]
     return min(values) if metric == "ece" else max(values)

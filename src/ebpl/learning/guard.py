@@ -59,7 +59,10 @@ class Guard:
         if self.healed:
             clip = min(settings.gradient_clip or CLIP, CLIP)
             penalty = max(settings.energy_penalty, PENALTY)
-            settings = settings.changed(clamp_samples=True, gradient_clip=clip, energy_penalty=penalty)
+            center = max(settings.energy_center, 1 / (2 * penalty))  # which pulls the images' energies to zero
+            settings = settings.changed(
+                clamp_samples=True, gradient_clip=clip, energy_penalty=penalty, energy_center=center
+            )
         return settings
 
     def heal(self, reason: str, phase: str, epoch: int) -> str:
