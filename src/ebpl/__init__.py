@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ebpl.data.split import Split as Split
     from ebpl.data.split import split as split
     from ebpl.errors import EbplError as EbplError
+    from ebpl.labeling.adding import add_labels as add_labels
+    from ebpl.labeling.suggesting import suggest as suggest
     from ebpl.learning.prediction import Predictions as Predictions
     from ebpl.learning.prediction import predict as predict
     from ebpl.measuring.summary import measure as measure
@@ -48,6 +50,8 @@ _HOME = {
     "Split": "ebpl.data.split",
     "split": "ebpl.data.split",
     "EbplError": "ebpl.errors",
+    "add_labels": "ebpl.labeling.adding",
+    "suggest": "ebpl.labeling.suggesting",
     "Predictions": "ebpl.learning.prediction",
     "predict": "ebpl.learning.prediction",
     "measure": "ebpl.measuring.summary",

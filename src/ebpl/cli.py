@@ -19,6 +19,7 @@ from ebpl import __version__, processes
 from ebpl.benchmarking import command as benchmarking
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
 from ebpl.experiments import command as reproducing
+from ebpl.labeling import command as labeling
 from ebpl.options import Parser, add_settings, changes, positive, share, whole
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, preset
@@ -100,6 +101,12 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
     _add_predict(command("predict", _predict, "label images with a run's model, and say which do not belong"))
+    labeling.add_suggest(command("suggest", labeling.suggest, "say which unlabelled images to label next"))
+    labeling.add_add_labels(
+        command(
+            "add-labels", labeling.add_labels, "put labels that came back, from Label Studio or a CSV, into the data"
+        )
+    )
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
     reproducing.add_options(
         command("reproduce", reproducing.reproduce, "run the paper's experiments, and make its tables and figures")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +37,31 @@ class Predictions:
         return highest
 
 
-@torch.no_grad()
 def predict(
     model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
 ) -> Predictions:
     """Predictions for uint8 images: a tensor (N, C, H, W), or an array (N, H, W, C) or, of gray ones, (N, H, W)."""
+    return _predicted(model, images, dtype, batch, lambda _: None)
+
+
+def predict_with_features(
+    model: HybridModel, images: NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
+) -> tuple[Predictions, NDArray[np.float32]]:
+    """The same, and what the heads saw of each image, (N, D)."""
+    features: list[NDArray[np.float32]] = []
+    predictions = _predicted(model, images, dtype, batch, lambda seen: features.append(seen.float().cpu().numpy()))
+    return predictions, np.concatenate(features) if features else np.zeros((0, model.features.dimension), np.float32)
+
+
+@torch.no_grad()
+def _predicted(
+    model: HybridModel,
+    images: Tensor | NDArray[np.uint8],
+    dtype: torch.dtype,
+    batch: int,
+    see: Callable[[Tensor], None],
+) -> Predictions:
+    """Predictions in batches; `see` is shown the features of each."""
     if not isinstance(images, Tensor):
         images = images[..., None] if images.ndim == 3 else images
     channels = images.shape[1 if isinstance(images, Tensor) else -1]
@@ -59,7 +80,9 @@ def predict(
             # one memory layout wherever the images come from, so that the same images give the same last digits
             x = torch.empty(part.shape, device=device, memory_format=torch.channels_last)
             x.copy_(part.to(device)).div_(127.5).sub_(1)  # they travel as bytes
-            scores, energy = model(x)
+            features = model.features(x)
+            see(features)
+            scores, energy = model.heads(features)
             probabilities.append(torch.softmax(scores.double(), 1))
             energies.append(energy.double())
     if not probabilities:

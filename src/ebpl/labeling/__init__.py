@@ -1,0 +1,1 @@
+"""Which images to label next, and labels that come back."""

@@ -1,0 +1,80 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ebpl
+from ebpl.errors import DataError, UsageError
+from ebpl.labeling.label_studio import NAME
+from tests.labeling.test_label_studio import annotated, write
+
+
+@pytest.fixture
+def folder() -> Path:
+    for name in ("cat/1", "cat/2", "dog/1", "unlabeled/1", "unlabeled/2"):
+        path = Path("photos", f"{name}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        color = tuple(np.random.default_rng(abs(hash(name)) % 1000).integers(0, 256, 3).tolist())
+        Image.new("RGB", (8, 8), color).save(path)
+    return Path("photos")
+
+
+def labels(data: ebpl.ImageSet) -> dict[str, str]:
+    return {
+        Path(data.train.name(i)).name + "@" + Path(data.train.name(i)).parent.name: data.classes[n] if n >= 0 else ""
+        for i, n in enumerate(data.train.labels)
+    }
+
+
+def test_labels_of_an_export_go_into_a_csv_that_can_be_trained_on(folder: Path) -> None:
+    export = write("export.json", [annotated("unlabeled/1.png", "dog"), annotated("cat/2.png", "dog")])
+    Path("lists").mkdir()
+    added = ebpl.add_labels(folder, export, "lists/new.csv")
+    assert (added.new, added.changed) == (1, 1)
+    found = labels(ebpl.load("lists/new.csv"))
+    assert found == {
+        "1.png@cat": "cat",
+        "2.png@cat": "dog",
+        "1.png@dog": "dog",
+        "1.png@unlabeled": "dog",
+        "2.png@unlabeled": "",
+    }
+    again = write("again.csv", "image,label\n../photos/unlabeled/2.png,cat\n")
+    ebpl.add_labels("lists/new.csv", again, "lists/newer.csv")
+    assert labels(ebpl.load("lists/newer.csv"))["2.png@unlabeled"] == "cat"
+
+
+def test_arrays_keep_their_form() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8), np.uint8)
+    np.savez("a.npz", train_images=images, train_labels=np.array([[0], [1], [-1], [-1], [1]], np.int8))
+    ebpl.add_labels("a.npz", write("e.json", [{NAME: "2", "label": "1"}]), "b.npz")
+    data = ebpl.load("b.npz")
+    assert data.train.labels.tolist() == [0, 1, 1, -1, 1]
+    assert np.array_equal(data.train.pixels[..., 0], images)
+
+
+def test_what_does_not_fit_is_said_and_nothing_is_written(folder: Path) -> None:
+    def export(image: str, label: str) -> Path:
+        return write("export.json", json.dumps([annotated(image, label)]))
+
+    with pytest.raises(DataError, match=r"does not have:\n  nowhere\.png"):
+        ebpl.add_labels(folder, export("nowhere.png", "cat"), "new.csv")
+    with pytest.raises(DataError, match=r"no class of photos.*cat"):
+        ebpl.add_labels(folder, export("unlabeled/1.png", "catt"), "new.csv")
+    with pytest.raises(UsageError, match=r"becomes a \.csv"):
+        ebpl.add_labels(folder, export("unlabeled/1.png", "cat"), "new.npz")
+    with pytest.raises(UsageError, match="benchmark"):
+        ebpl.add_labels("digits", export("1", "cat"), "new.csv")
+    assert not Path("new.csv").exists()
+    Path("new.csv").write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        ebpl.add_labels(folder, export("unlabeled/1.png", "cat"), "new.csv")
+    assert Path("new.csv").read_text() == "mine"
+
+
+def test_new_classes_are_allowed_when_asked_for(folder: Path) -> None:
+    export = write("export.json", [annotated("unlabeled/1.png", "bird")])
+    ebpl.add_labels(folder, export, "new.csv", new_classes=True)
+    assert ebpl.load("new.csv").classes == ("bird", "cat", "dog")
