@@ -63,6 +63,14 @@ class Settings:
     )
     steps: int = _option(4, "Schedule", "curriculum steps T; step t labels the top 100*t/T %% of the images", low=1)
     step_epochs: int = _option(20, "Schedule", "epochs in each curriculum step", low=0)
+    reject_outliers: float = _option(
+        0.0,
+        "Schedule",
+        "from the first step on, leave out unlabelled images whose energy is higher than that of this share of the "
+        "labelled ones, for instance 0.99 (0: off)",
+        low=0,
+        high=1,
+    )
     batch_size: int = _option(64, "Schedule", "images in each of the classified and the density batch", low=1)
     learning_rate: float = _option(1e-4, "Schedule", "Adam's learning rate", low=0)
     warm_up: int = _option(0, "Schedule", "updates over which fresh weights come to the full learning rate", low=0)
@@ -125,6 +133,8 @@ class Settings:
         if (self.depth - 4) % 6:
             below = self.depth - (self.depth - 4) % 6
             raise UsageError(f"depth is {self.depth}, but must be 6n + 4. Nearest: {max(10, below)} or {below + 6}.")
+        if self.reject_outliers and self.method != "ebpl":
+            raise UsageError("reject_outliers needs energies, which the baseline has none of: use --method ebpl.")
         if self.chains > self.buffer_size:
             raise UsageError(
                 f"chains ({self.chains}) exceed buffer_size ({self.buffer_size}). "

@@ -65,7 +65,7 @@ def test_the_baseline_restarts_at_every_step_and_ebpl_goes_on() -> None:
 
 
 def test_it_learns_from_few_labels() -> None:
-    run = ebpl.train(blobs(), quick(epochs=8), run="run")
+    run = ebpl.train(blobs(), quick(epochs=30), run="run")
     assert run.metrics()["metrics"]["accuracy"] > 0.9
 
 
@@ -133,6 +133,34 @@ def test_the_curves_of_a_run_are_kept_with_its_result() -> None:
     for name in ("cross_entropy", "validation_accuracy", "validation_ece", "validation_confidence"):
         assert curves[name] == pytest.approx([float(row[name]) for row in metrics], rel=1e-3)
     assert len(curves["gap"]) == len(metrics)
+
+
+def test_images_that_do_not_belong_get_no_label_and_are_not_learned_from() -> None:
+    training = trainer(pseudo_labels="hard", steps=1, reject_outliers=0.5, checkpoint_seconds=0.0)
+    seen: list[set[int]] = []
+
+    class Watch(Silent):
+        def epoch(self, line: str) -> None:
+            seen.append(set(training.rejected))
+
+    training.progress = Watch()
+    training.train()
+    rejected = seen[-1]
+    assert seen[0] == set()
+    assert 0 < len(rejected) < len(training.unlabeled)
+    assert rejected.isdisjoint(training.chosen)
+    assert len(rejected) + len(training.chosen) == len(training.unlabeled)
+    listed = rows(training.run.path / "pseudo_labels" / "outliers-1.csv")
+    assert len(listed) == len(rejected)
+    energies = [float(row["energy"]) for row in listed]
+    assert energies == sorted(energies, reverse=True)
+    stored = torch.load(max(training.run.checkpoints.glob("*.pt")), weights_only=True)
+    assert set(stored["rejected"]) == rejected
+    drawn = set()
+    training.update.everything.copy_ = lambda index: drawn.update(index.tolist())
+    list(training._updates(training.schedule[-1]))
+    assert drawn.isdisjoint({training.labeled_count + i for i in rejected})
+    assert len(drawn) == len(training.pool.images) - len(rejected)
 
 
 DIVERGING = {

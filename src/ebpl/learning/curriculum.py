@@ -42,10 +42,21 @@ def rate_factor(settings: Settings, progress: float, updates: int) -> float:
     return warm * (settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * progress)) / 2)
 
 
-def select(confidences: NDArray[np.float64], step: int, steps: int) -> NDArray[np.int64]:
-    """Positions of the top 100 * step / steps % by confidence, most confident first; all of them in the last step."""
-    count = len(confidences) * step // steps
-    return np.argsort(-confidences, kind="stable")[:count]
+def select(
+    confidences: NDArray[np.float64], step: int, steps: int, allowed: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """Positions of the top 100 * step / steps % by confidence, most confident first; all of them in the last step.
+
+    Only those that are allowed are looked at.
+    """
+    places = np.arange(len(confidences)) if allowed is None else np.flatnonzero(allowed)
+    count = len(places) * step // steps
+    return places[np.argsort(-confidences[places], kind="stable")[:count]]
+
+
+def belonging(energies: NDArray[np.float64], labeled_energies: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
+    """Which images have no higher energy than this share of the labelled ones, which are known to belong."""
+    return np.asarray(energies <= np.quantile(labeled_energies, share))
 
 
 def pseudo_targets(predictions: Predictions, chosen: NDArray[np.int64], kind: str) -> NDArray[np.float64]:

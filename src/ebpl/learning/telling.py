@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ebpl.learning.trainer import Trainer
 
 PSEUDO_LABELS = "pseudo_labels"
+CURVES = ("cross_entropy", "gap", "validation_accuracy", "validation_ece", "validation_confidence")
 SAMPLES = 25
 """So many samples are kept to look at."""
 
@@ -60,6 +61,35 @@ def pseudo_label_rows(
         posterior = zip(data.classes, predictions.probabilities[i], strict=True)
         rows.append(row | {f"p({name})": f"{p:.6f}" for name, p in posterior})
     return rows
+
+
+def outlier_rows(
+    data: ImageSet, unlabeled: NDArray[Any], predictions: Predictions, outliers: NDArray[Any]
+) -> list[dict[str, Any]]:
+    """A row for each of the unlabelled images that do not belong, the strangest first."""
+    order = outliers[np.argsort(-predictions.energies[outliers], kind="stable")]
+    return [{"image": data.train.name(int(unlabeled[i])), "energy": f"{predictions.energies[i]:.6g}"} for i in order]
+
+
+def steps(trainer: Trainer) -> list[dict[str, Any]]:
+    """How many images had a pseudo-label in each curriculum step, and which share of them was right, if known."""
+    names = {phase.name: phase.step for phase in trainer.schedule if phase.step}
+    rows = {names[row["phase"]]: row for row in trainer.history if row["phase"] in names}
+    return [
+        {
+            "step": step,
+            "images": row["pseudo_labels"],
+            "accuracy": row["pseudo_label_accuracy"],
+            "rejected": row.get("rejected", 0),
+        }
+        for step, row in sorted(rows.items())
+    ]
+
+
+def curves(trainer: Trainer) -> dict[str, list[float]]:
+    """How training went, epoch by epoch, in few digits."""
+    rows = [{**row, "gap": row["energy_images"] - row["energy_samples"]} for row in trainer.history]
+    return {name: [float(f"{row[name]:.4g}") for row in rows] for name in CURVES if rows and name in rows[0]}
 
 
 def details(trainer: Trainer) -> dict[str, NDArray[Any]]:

@@ -16,12 +16,12 @@ from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.learning import checkpoint
 from ebpl.learning.batches import batches
-from ebpl.learning.curriculum import Phase, phases, pseudo_targets, rate_factor, select
+from ebpl.learning.curriculum import Phase, belonging, phases, pseudo_targets, rate_factor, select
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, predict_together
 from ebpl.learning.ranks import ALONE, Ranks
-from ebpl.learning.telling import PSEUDO_LABELS, introduction, pseudo_label_rows
+from ebpl.learning.telling import PSEUDO_LABELS, introduction, outlier_rows, pseudo_label_rows
 from ebpl.learning.update import TERMS, Pool, Reading, Update, runner
 from ebpl.measuring.calibration import expected_calibration_error
 from ebpl.measuring.classification import accuracy
@@ -33,8 +33,6 @@ from ebpl.runs import WEIGHTS, Run
 from ebpl.seeds import derived_seed, generator
 from ebpl.weights import describe_model
 
-CURVES = ("cross_entropy", "gap", "validation_accuracy", "validation_ece", "validation_confidence")
-
 
 class Trainer:
     """Trains one run to its end. All that a checkpoint must hold is in `learner`, `guard` and the few fields below."""
@@ -45,9 +43,7 @@ class Trainer:
         self.method = METHODS[settings.method]
         self.device = ranks.device or choose_device(settings)
         self.dtype = choose_dtype(settings, self.device)
-        torch.backends.cudnn.benchmark = (
-            self.device.type == "cuda"
-        )  # shapes never change: find the fastest kernels once
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"  # shapes never change: find fast kernels once
         self.augmentation = data.augment if settings.augment == "auto" else settings.augment
         self._prepare_data()
         architecture = Architecture(
@@ -65,6 +61,8 @@ class Trainer:
         self.epoch = 0
         self.chosen: list[int] = []
         """Positions among the unlabelled images that have a pseudo-label now."""
+        self.rejected: list[int] = []
+        """Positions among them that do not belong, and are not learned from."""
         self.pseudo_label_accuracy: float | None = None
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
@@ -156,7 +154,12 @@ class Trainer:
     def _begin_step(self, phase: Phase) -> None:
         """Throw the old pseudo-labels away and label the most confident images anew; restart if the method does."""
         predictions = self._predict(self.pool.images[self.labeled_count :])
-        chosen = select(predictions.confidences, phase.step, phase.steps)
+        allowed = None
+        if share := self.settings.reject_outliers:
+            labeled = self._predict(self.pool.images[: self.labeled_count])
+            allowed = belonging(predictions.energies, labeled.energies, share)
+            self._reject(np.flatnonzero(~allowed), predictions, phase)
+        chosen = select(predictions.confidences, phase.step, phase.steps, allowed)
         self._set_pseudo_labels(
             chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels))
         )
@@ -169,6 +172,13 @@ class Trainer:
         message = f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}"
         self.pseudo_label_accuracy = right
         self._say(message)
+
+    def _reject(self, outliers: np.ndarray, predictions: Predictions, phase: Phase) -> None:
+        """Leave these unlabelled images out from now on, and list them."""
+        self.rejected = outliers.tolist()
+        rows = outlier_rows(self.data, self.unlabeled_index, predictions, outliers)
+        self.run.save_table(f"{PSEUDO_LABELS}/outliers-{phase.step}.csv", rows)
+        self._say(f"{phase.name}: {len(outliers)} of {len(self.unlabeled)} images do not belong and are left out")
 
     def _say(self, text: str) -> None:
         """Tell the log and whoever is watching."""
@@ -220,7 +230,10 @@ class Trainer:
         pseudo_labeled = self.labeled_count + torch.tensor(self.chosen, dtype=torch.long)
         usable = torch.cat([torch.arange(self.labeled_count), pseudo_labeled])
         classified = usable[batches(len(usable), self.updates, settings.batch_size, order)].to(self.device)
-        everything = batches(len(self.pool.images), self.updates, settings.batch_size, order).to(self.device)
+        everything = torch.arange(len(self.pool.images))
+        if self.rejected:
+            everything = everything[~torch.isin(everything, self.labeled_count + torch.tensor(self.rejected))]
+        everything = everything[batches(len(everything), self.updates, settings.batch_size, order)].to(self.device)
         own = self.ranks.own(settings.batch_size)
         classified, everything = classified[:, own], everything[:, own]
         other = () if self.ranks.is_first else (self.ranks.index,)
@@ -274,7 +287,7 @@ class Trainer:
     def _record(self, phase: Phase, means: dict[str, float]) -> None:
         """A row in metrics.csv; remember the weights if they are the best so far."""
         row: dict[str, Any] = {"phase": phase.name, "epoch": self.epoch, **means}
-        row |= {"pseudo_labels": len(self.chosen), "pseudo_label_accuracy": None}
+        row |= {"pseudo_labels": len(self.chosen), "pseudo_label_accuracy": None, "rejected": len(self.rejected)}
         if phase.step:
             row["pseudo_label_accuracy"] = self.pseudo_label_accuracy
         score = float(len(self.history))
@@ -298,20 +311,6 @@ class Trainer:
         )
         self.run.log.info("%s", line)
         self.progress.epoch(line)
-
-    def pseudo_labels(self) -> list[dict[str, Any]]:
-        """How many images had a pseudo-label in each curriculum step, and which share of them was right, if known."""
-        names = {phase.name: phase.step for phase in self.schedule if phase.step}
-        rows = {names[row["phase"]]: row for row in self.history if row["phase"] in names}
-        return [
-            {"step": step, "images": row["pseudo_labels"], "accuracy": row["pseudo_label_accuracy"]}
-            for step, row in sorted(rows.items())
-        ]
-
-    def curves(self) -> dict[str, list[float]]:
-        """How training went, epoch by epoch, in few digits."""
-        rows = [{**row, "gap": row["energy_images"] - row["energy_samples"]} for row in self.history]
-        return {name: [float(f"{row[name]:.4g}") for row in rows] for name in CURVES if rows and name in rows[0]}
 
     # --- safety ------------------------------------------------------------------------------------------------------
 
@@ -353,6 +352,7 @@ class Trainer:
             "phase": self.phase,
             "epoch": self.epoch,
             "chosen": self.chosen,
+            "rejected": self.rejected,
             "pseudo_label_accuracy": self.pseudo_label_accuracy,
             "history": list(self.history),
             "best": self.best,
@@ -362,6 +362,7 @@ class Trainer:
         self.learner.restore(state["learner"])
         self.pool.targets.copy_(state["targets"])
         self.phase, self.epoch, self.chosen = state["phase"], state["epoch"], state["chosen"]
+        self.rejected = state.get("rejected", [])
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
         self.history, self.best = list(state["history"]), state["best"]
 
