@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ebpl.data.split import Split as Split
     from ebpl.data.split import split as split
     from ebpl.errors import EbplError as EbplError
+    from ebpl.estimator import EBPLClassifier as EBPLClassifier
     from ebpl.learning.prediction import Predictions as Predictions
     from ebpl.learning.prediction import predict as predict
     from ebpl.measuring.summary import measure as measure
@@ -48,6 +49,7 @@ _HOME = {
     "Split": "ebpl.data.split",
     "split": "ebpl.data.split",
     "EbplError": "ebpl.errors",
+    "EBPLClassifier": "ebpl.estimator",
     "Predictions": "ebpl.learning.prediction",
     "predict": "ebpl.learning.prediction",
     "measure": "ebpl.measuring.summary",
