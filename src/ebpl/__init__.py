@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ebpl.data.split import split as split
     from ebpl.errors import EbplError as EbplError
     from ebpl.estimator import EBPLClassifier as EBPLClassifier
+    from ebpl.exporting import export as export
     from ebpl.learning.prediction import Predictions as Predictions
     from ebpl.learning.prediction import predict as predict
     from ebpl.measuring.summary import measure as measure
@@ -50,6 +51,7 @@ _HOME = {
     "split": "ebpl.data.split",
     "EbplError": "ebpl.errors",
     "EBPLClassifier": "ebpl.estimator",
+    "export": "ebpl.exporting",
     "Predictions": "ebpl.learning.prediction",
     "predict": "ebpl.learning.prediction",
     "measure": "ebpl.measuring.summary",
