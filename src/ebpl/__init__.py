@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ebpl.data.split import Split as Split
     from ebpl.data.split import split as split
     from ebpl.errors import EbplError as EbplError
+    from ebpl.estimator import EBPLClassifier as EBPLClassifier
+    from ebpl.exporting import export as export
     from ebpl.labeling.adding import add_labels as add_labels
     from ebpl.labeling.suggesting import suggest as suggest
     from ebpl.learning.prediction import Predictions as Predictions
@@ -52,6 +54,8 @@ _HOME = {
     "EbplError": "ebpl.errors",
     "add_labels": "ebpl.labeling.adding",
     "suggest": "ebpl.labeling.suggesting",
+    "EBPLClassifier": "ebpl.estimator",
+    "export": "ebpl.exporting",
     "Predictions": "ebpl.learning.prediction",
     "predict": "ebpl.learning.prediction",
     "measure": "ebpl.measuring.summary",

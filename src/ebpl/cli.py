@@ -107,6 +107,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
             "add-labels", labeling.add_labels, "put labels that came back, from Label Studio or a CSV, into the data"
         )
     )
+    _add_export(command("export", _export, "write a run's model as ONNX, with a model card"))
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
     reproducing.add_options(
         command("reproduce", reproducing.reproduce, "run the paper's experiments, and make its tables and figures")
@@ -351,6 +352,20 @@ def _predict(options: argparse.Namespace) -> int:
     if summary.unreadable:
         told.append(f"{summary.unreadable} cannot be read")
     print("; ".join(told) + ".", file=sys.stderr)
+    return 0
+
+
+def _add_export(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run directory")
+    parser.add_argument("--output", metavar="FILE", help="the ONNX file to write (default: model.onnx in RUN); "
+                        "the model card is put beside it")  # fmt: skip
+
+
+def _export(options: argparse.Namespace) -> int:
+    from ebpl.exporting import card_path, export
+
+    path = export(options.run, options.output)
+    print(f"{path} computes what the run's model computes. Its model card is {card_path(path)}")
     return 0
 
 

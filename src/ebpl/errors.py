@@ -26,8 +26,8 @@ class UsageError(EbplError):
     exit_code = 2
 
 
-class DataError(EbplError):
-    """Images or labels that cannot be read or do not make a training set."""
+class DataError(EbplError, ValueError):
+    """Images or labels that cannot be read or do not make a training set; a ValueError too, as Python calls them."""
 
     exit_code = 3
 

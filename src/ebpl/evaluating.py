@@ -15,7 +15,7 @@ from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError
 from ebpl.files import write_json
 from ebpl.learning.prediction import predict
-from ebpl.learning.telling import curves, details, steps
+from ebpl.learning.telling import curves, details, image_counts, steps
 from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure, spread
 from ebpl.runs import TEST_METRICS, Run, lost_seeds, open_runs, resume_command
@@ -90,6 +90,7 @@ def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         run.save_details({**_answers(probabilities), **details(trainer)})
         last = _predicted(trainer.learner.predictor, run.settings, images.test)
         result["last"] = {"metrics": measure(last, images.test.labels)}
+    result["images"] = image_counts(trainer)
     result["pseudo_labels"] = steps(trainer)
     result["curves"] = curves(trainer)
     if trainer.method.density:

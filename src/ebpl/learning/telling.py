@@ -27,8 +27,7 @@ def introduction(trainer: Trainer) -> list[str]:
     parts = f"{trainer.labeled_count} labelled, {len(trainer.unlabeled)} unlabelled"
     chosen_by = f"{len(validation)} more choose the weights" if validation else "the last weights are kept"
     shape = " x ".join(str(n) for n in data.shape)
-    counts = trainer.pool.targets[: trainer.labeled_count].sum(0).int().tolist()
-    shown = [f"{name} {count}" for name, count in zip(data.classes, counts, strict=True)]
+    shown = [f"{name} {count}" for name, count in image_counts(trainer)["labelled"].items()]
     classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
     network = f"WRN-{settings.depth}-{settings.width}, {trainer.learner.model.parameter_count():,} parameters"
     numbers = str(trainer.dtype).removeprefix("torch.")
@@ -41,6 +40,18 @@ def introduction(trainer: Trainer) -> list[str]:
         f"{trainer.updates} updates an epoch; run directory {trainer.run.path}",
         *([f"going on after {len(trainer.history)} epochs"] if trainer.history else []),
     ]
+
+
+def image_counts(trainer: Trainer) -> dict[str, Any]:
+    """How many images were used how: labels of each class, and images without, to choose the weights, and to test."""
+    counts = trainer.pool.targets[: trainer.labeled_count].sum(0).int().tolist()
+    test = trainer.data.test
+    return {
+        "labelled": dict(zip(trainer.data.classes, counts, strict=True)),
+        "unlabelled": len(trainer.unlabeled),
+        "validation": len(trainer.validation or ()),
+        "test": 0 if test is None else int(test.labeled.sum()),
+    }
 
 
 def pseudo_label_rows(

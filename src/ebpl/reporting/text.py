@@ -19,6 +19,16 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
 
 
+def literal(text: object) -> str:
+    """Somebody's text as Markdown that shows it as it is: nothing in it is markup, and it stays on one line.
+
+    >>> print(literal("<b>a|b_c</b>"))
+    \\<b\\>a\\|b\\_c\\</b\\>
+    """
+    one_line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", one_line)
+
+
 def between(text: str, begin: str, end: str, made: str) -> str:
     """The text with something else between two comments."""
     pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)

@@ -1,0 +1,300 @@
+"""A front door for people used to scikit-learn: `EBPLClassifier().fit(X, y)`."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from ebpl import api
+from ebpl import settings as presets
+from ebpl.data.images import UNLABELED, Images, ImageSet, check
+from ebpl.data.rows import Scale, is_row, missing, plain, shape_for, shape_of
+from ebpl.devices import device_and_dtype
+from ebpl.errors import DataError, UsageError
+from ebpl.learning.prediction import Predictions, predict
+from ebpl.learning.telling import PSEUDO_LABELS
+from ebpl.model.hybrid import Architecture
+from ebpl.reporting.progress import Silent, terminal_progress
+from ebpl.runs import Run
+from ebpl.settings import Settings
+
+_NAMED = (
+    "pseudo_labels",
+    "validation_fraction",
+    "depth",
+    "width",
+    "epochs",
+    "steps",
+    "step_epochs",
+    "batch_size",
+    "learning_rate",
+    "augment",
+    "sgld_steps",
+    "buffer_size",
+)
+"""Settings that are parameters of the estimator, and may be left to the preset with None."""
+LEAST_TO_SHIFT = 16
+"""Smaller images are not shifted unless asked for: two pixels of the 8 of a digit cost a tenth of the accuracy."""
+
+
+class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    """A classifier of images from few labels and many unlabelled ones, with a confidence that can be believed.
+
+    Images are (N, H, W) or (N, H, W, C) with C of 1 or 3, or rows (N, features). Rows are square gray images unless
+    `image_shape` says what they are: (H, W), (H, W, C), or "row" for features that are no image, each of which is
+    scaled by itself. uint8 is taken as it is; of other numbers the lowest and highest in the training images become
+    black and white, and what lies beyond them later is cut off.
+
+    A label of -1 means unlabelled; so do NaN, None and an empty text, and in labels that are texts also "-1".
+
+    Parameters
+    ----------
+    preset : "paper", "standard" or "quick"; by default "standard" on a machine with a GPU, else "quick"
+    method : "ebpl" or "curriculum-labeling", the baseline
+    pseudo_labels, validation_fraction, depth, width, epochs, steps, step_epochs, batch_size, learning_rate, augment, \
+sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
+    device : "auto", "cpu" or "cuda"
+    settings : further settings by name, as a dictionary; `ebpl train --help` lists all
+    image_shape : what rows are, see above
+    run : a new run directory to keep; by default a temporary one. It is never overwritten, so leave it out where
+        copies of the estimator are fitted, as in a grid search
+    random_state : a whole number is the run's seed; a RandomState or None draws one
+    verbose : whether to show progress
+
+    Attributes
+    ----------
+    classes_ : the labels, in order
+    transduction_ : a label for each training image: the given one, or else the predicted one
+    labeled_iter_ : the curriculum step in which each training image first had a pseudo-label; 0: its label was given,
+        -1: it never had one
+    image_shape_ : height, width and channels
+    n_features_in_ : numbers in an image
+    model_, settings_ : the network and the settings it was trained with
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ebpl import EBPLClassifier
+    >>> X = np.random.RandomState(0).rand(40, 8, 8)
+    >>> X[::2, :4] += 2
+    >>> y = np.array(["top", "none"] * 4 + [""] * 32)
+    >>> model = EBPLClassifier(preset="quick", epochs=20, pseudo_labels="none").fit(X, y)
+    >>> str(model.transduction_[38]), str(model.transduction_[39])
+    ('top', 'none')
+    """
+
+    def __init__(
+        self,
+        preset: str | None = None,
+        *,
+        method: str = "ebpl",
+        pseudo_labels: str | None = None,
+        validation_fraction: float | None = None,
+        depth: int | None = None,
+        width: int | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        step_epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        augment: str | None = None,
+        sgld_steps: int | None = None,
+        buffer_size: int | None = None,
+        device: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+        image_shape: tuple[int, ...] | str | None = None,
+        run: str | os.PathLike[str] | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.preset = preset
+        self.method = method
+        self.pseudo_labels = pseudo_labels
+        self.validation_fraction = validation_fraction
+        self.depth = depth
+        self.width = width
+        self.epochs = epochs
+        self.steps = steps
+        self.step_epochs = step_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.augment = augment
+        self.sgld_steps = sgld_steps
+        self.buffer_size = buffer_size
+        self.device = device
+        self.settings = settings
+        self.image_shape = image_shape
+        self.run = run
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> EBPLClassifier:
+        """Train on images, of which those labelled -1 (or NaN, None, an empty text) are unlabelled."""
+        settings = self._chosen_settings()
+        rows = self._rows(X, reset=True)
+        if y is None:
+            raise DataError(
+                "EBPLClassifier requires y to be passed, but the target y is None. Give a label an image, -1 for an "
+                "unlabelled one."
+            )
+        known, names = _labels(y)
+        check_consistent_length(rows, known)
+        self.classes_, numbers = np.unique(names, return_inverse=True)
+        if len(self.classes_) == 1:
+            raise DataError(
+                f"All labels are of one class ({self.classes_[0]}), and a classifier needs at least two. "
+                "(A label of -1 means unlabelled.)"
+            )
+        labels = np.full(len(known), UNLABELED)
+        labels[known] = numbers
+        self.scale_ = Scale.of(rows, self.image_shape_, alone=is_row(self.image_shape))
+        pixels = self.scale_.pixels(rows)
+        augment = "shift" if min(self.image_shape_[:2]) >= LEAST_TO_SHIFT else "none"
+        data = ImageSet("arrays", tuple(map(str, self.classes_)), Images(pixels, labels), augment=augment)
+        check(data)
+        with self._run_directory() as directory:
+            progress = terminal_progress() if self.verbose else Silent()
+            run = api.train(data, settings, run=directory, progress=progress, devices=1)
+            self.settings_ = settings
+            self.model_, _ = run.load_model()
+            self.labeled_iter_ = np.where(known, 0, _first_steps(run, len(known)))
+        labels[~known] = self._predictions(pixels[~known]).labels
+        self.transduction_ = self.classes_[labels]
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each image."""
+        numbers = self._predicted(X).labels
+        labels: NDArray[Any] = self.classes_[numbers]
+        return labels
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each of `classes_` for each image."""
+        return self._predicted(X).probabilities
+
+    def energy(self, X: Any) -> NDArray[np.float64]:
+        """How little each image looks like the training images: minus the log-density, up to a constant.
+
+        The baseline has no density; its energy is that of the classifier's scores.
+        """
+        return self._predicted(X).energies
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of right labels among the images that have one; unlabelled images are left out."""
+        known, names = _labels(y)
+        if not known.any():
+            raise DataError("No image has a label to compare with.")
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(names, self.predict(X)[known], sample_weight=weight))
+
+    # --- parameters --------------------------------------------------------------------------------------------------
+
+    def _chosen_settings(self) -> Settings:
+        """The preset's settings, changed by the parameters that are given."""
+        further = dict(self.settings or {})
+        named = {name: getattr(self, name) for name in _NAMED if getattr(self, name) is not None}
+        named |= {"method": self.method, "device": self.device, "seed": self._seed()}
+        if twice := sorted(further.keys() & {*_NAMED, "method", "device", "seed"}):
+            wanted = "random_state" if twice == ["seed"] else " and ".join(twice)
+            raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
+        chosen = presets.preset(self.preset) if self.preset else api.default_settings(self.device)
+        return chosen.changed(**further, **named)
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    @contextlib.contextmanager
+    def _run_directory(self) -> Iterator[Path]:
+        if self.run is not None:
+            yield Path(self.run)
+            return
+        with tempfile.TemporaryDirectory(prefix="ebpl-") as folder:
+            yield Path(folder) / "run"
+
+    # --- images ------------------------------------------------------------------------------------------------------
+
+    def _rows(self, X: Any, reset: bool) -> NDArray[Any]:
+        """Images as rows, checked as scikit-learn does; with `reset` their shape is learned."""
+        shape = shape_of(X)
+        if shape is not None:
+            X = np.asarray(X).reshape(len(X), -1)
+        rows: NDArray[Any] = validate_data(self, X, reset=reset)
+        if reset:
+            given = self.image_shape if shape is None or self.image_shape is not None else shape
+            self.image_shape_ = shape_for(rows.shape[1], given)
+        if shape is not None and shape != self.image_shape_:
+            wanted, found = (" x ".join(map(str, each)) for each in (self.image_shape_, shape))
+            raise DataError(f"The images are {found}, but {wanted} is wanted (height x width x channels).")
+        return rows
+
+    def _predicted(self, X: Any) -> Predictions:
+        check_is_fitted(self)
+        return self._predictions(self.scale_.pixels(self._rows(X, reset=False)))
+
+    def _predictions(self, pixels: NDArray[np.uint8]) -> Predictions:
+        device, dtype = device_and_dtype(self.settings_)
+        return predict(self.model_.to(device), pixels, dtype)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The network as plain arrays: they load on any machine, whatever device it was trained on."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "model_" in state:
+            model = state["model_"]
+            weights = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+            state["model_"] = {"architecture": asdict(model.architecture), "weights": weights}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if stored := state.get("model_"):
+            import torch
+
+            model = Architecture(**stored["architecture"]).build()
+            model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in stored["weights"].items()})
+            state = {**state, "model_": model.eval()}
+        super().__setstate__(state)
+
+
+def _labels(y: Any) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Which images have a label, and these labels."""
+    every = column_or_1d(y, warn=True)
+    known = ~missing(every)
+    names = plain(every[known])
+    assert_all_finite(names, input_name="y")
+    if len(names):
+        check_classification_targets(names)
+    return known, names
+
+
+def _first_steps(run: Run, count: int) -> NDArray[np.int64]:
+    """The curriculum step that first gave each of the training images a pseudo-label; -1 where none did."""
+    first = np.full(count, -1)
+    for step in range(run.settings.steps, 0, -1):
+        path = run.path / PSEUDO_LABELS / f"step-{step}.csv"
+        if path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                first[[int(row["image"]) for row in csv.DictReader(file)]] = step
+    return first
