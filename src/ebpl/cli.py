@@ -21,6 +21,7 @@ from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, Us
 from ebpl.experiments import command as reproducing
 from ebpl.labeling import command as labeling
 from ebpl.options import Parser, add_settings, changes, positive, share, whole
+from ebpl.reporting.page import command as reporting
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, preset
 
@@ -106,6 +107,9 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         command(
             "add-labels", labeling.add_labels, "put labels that came back, from Label Studio or a CSV, into the data"
         )
+    )
+    reporting.add_options(
+        command("report", reporting.report, "a page about a run: how far it can be believed, and why")
     )
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
     reproducing.add_options(
