@@ -42,3 +42,8 @@ def test_a_folder_of_seeds_is_told_to_name_one(trained: Trained, capsys: pytest.
     trained("without truth").path.rename("seed-0")
     assert main(["report", "."]) == 4
     assert "Name one of them" in capsys.readouterr().err
+
+
+def test_images_that_are_gone_are_told(trained: Trained, capsys: pytest.CaptureFixture[str], caplog) -> None:
+    assert main(["report", str(trained("with truth").path)]) == 0
+    assert "could not be looked at" in caplog.text

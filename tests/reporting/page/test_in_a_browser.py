@@ -149,8 +149,9 @@ def test_charts_say_what_they_show(written: Callable[[str], Path], open_page: Op
 
 
 def test_it_can_be_printed_in_black_on_white(written: Callable[[str], Path], open_page: Open) -> None:
-    found = open_page(written("with truth"), scheme="dark")
+    found = open_page(written("with truth"), 720, "dark")  # about the width of A4 between its margins
     assert found.pdf(format="A4").startswith(b"%PDF")
     found.emulate_media(media="print", color_scheme="dark")
     assert found.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not found.is_visible("nav")
+    assert found.evaluate("document.documentElement.scrollWidth") <= 720

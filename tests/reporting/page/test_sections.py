@@ -138,7 +138,7 @@ def test_measures_of_a_stranger_that_are_none_are_left_out(result: dict[str, Any
     ],
 )
 def test_bins_of_a_stranger_that_are_none_are_not_drawn(rows: Any) -> None:
-    assert sections._stored_reliability(rows) is None
+    assert sections._stored_bins(rows) == []
 
 
 def test_a_healed_divergence_is_told_in_a_sentence() -> None:

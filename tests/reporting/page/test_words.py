@@ -8,6 +8,10 @@ def answers(confidence: float, right: int, count: int) -> tuple[np.ndarray, np.n
     return np.tile([confidence, 1 - confidence], (count, 1)), np.where(np.arange(count) < right, 0, 1)
 
 
+def said_and_done(confidence: float, right: int, count: int) -> tuple[float, int, float]:
+    return confidence - right / count, count, count * confidence * (1 - confidence)
+
+
 @pytest.mark.parametrize(
     ("confidence", "right", "count", "word"),
     [
@@ -19,13 +23,13 @@ def answers(confidence: float, right: int, count: int) -> tuple[np.ndarray, np.n
     ],
 )
 def test_the_direction_is_named_where_the_images_can_tell(confidence: float, right: int, count: int, word: str) -> None:
-    found, sentence = direction(*answers(confidence, right, count))
+    found, sentence = direction(*said_and_done(confidence, right, count))
     assert found == word
     assert ("neither" if word == "neither" else word) in sentence
 
 
 def test_certain_and_right_is_neither() -> None:
-    assert direction(*answers(1.0, 5, 5))[0] == "neither"
+    assert direction(*said_and_done(1.0, 5, 5))[0] == "neither"
 
 
 def test_the_calibration_error_stands_beside_what_chance_would_give() -> None:

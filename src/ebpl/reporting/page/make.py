@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from ebpl.reporting.progress import duration
 from ebpl.runs import WEIGHTS, Run
 from ebpl.settings import PRESETS, Settings, preset
 
+LOG = logging.getLogger("ebpl")
 REPORT = "report.html"
 
 
@@ -84,6 +86,8 @@ def page(
             if data is not None:
                 raise
             stored.problems.append(str(error))
+    for problem in [*stored.problems, *(sight.notes if sight else ())]:
+        LOG.warning("%s", problem)
     return _rendered(_content(run, stored, sight))
 
 

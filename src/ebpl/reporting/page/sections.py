@@ -73,13 +73,14 @@ def measures(probabilities: NDArray[np.float64], labels: NDArray[np.int64], what
     """Accuracy and calibration of answers whose truth is known."""
     found = measure(probabilities, labels)
     right = int((probabilities.argmax(1) == labels).sum())
-    word, sentence = direction(probabilities, labels)
+    said = probabilities.max(1)
+    word, sentence = direction(found["overconfidence"], len(labels), float((said * (1 - said)).sum()))
     return {
         "what": what,
         "values": found,
         "rows": [(NAMES[name], in_words(name, value)) for name, value in found.items()],
         "interval": classification.wilson_interval(right, len(labels)),
-        "confidence": float(probabilities.max(1).mean()),
+        "confidence": float(said.mean()),
         "direction": word,
         "sentences": [sentence, calibration_error(probabilities, labels), sure_ones(probabilities, labels)],
         "reliability": charts.reliability(by_bin(probabilities, labels), what),
@@ -95,38 +96,37 @@ def stored_measures(stored: Stored) -> Section | None:
     found = {name: value for name in NAMES if (value := finite(metrics.get(name))) is not None}
     if not {"accuracy", "f_score", "ece", "images", "overconfidence"} <= found.keys() or found["images"] < 1:
         return None
-    gap = found["overconfidence"]
-    word = "over-confident" if gap > 0 else "under-confident"
+    bins = _stored_bins(stored.result.get("reliability"))
+    variance = sum(each["images"] * each["confidence"] * (1 - each["confidence"]) for each in bins if each["images"])
+    word, sentence = direction(found["overconfidence"], int(found["images"]), variance)
     return {
         "what": "test images",
         "values": found,
         "rows": [(NAMES[name], in_words(name, value)) for name, value in found.items()],
         "interval": classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"])),
-        "confidence": found["accuracy"] + gap,
+        "confidence": found["accuracy"] + found["overconfidence"],
         "direction": word,
-        "sentences": [
-            f"Mean confidence minus accuracy is {in_words('overconfidence', gap)}: {word}.",
-            f"The expected calibration error (ECE, 15 bins) is {percent(found['ece'])}.",
-        ],
-        "reliability": _stored_reliability(stored.result.get("reliability")),
+        "sentences": [sentence, f"The expected calibration error (ECE, 15 bins) is {percent(found['ece'])}."],
+        "reliability": charts.reliability(bins, "test images") if bins else None,
         "risk": None,
         "coverages": [],
     }
 
 
-def _stored_reliability(rows: Any) -> charts.Chart | None:
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        return None
+def _stored_bins(rows: Any) -> list[dict[str, Any]]:
+    """The bins of the reliability diagram that the run wrote; none where they are no such bins."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return []
     bins = []
     for row in rows[:100]:
         images, low, high = (finite(row.get(name)) for name in ("images", "above", "up_to"))
         right, said = finite(row.get("accuracy")), finite(row.get("confidence"))
         if images is None or low is None or high is None or not 0 <= low < high <= 1 or images < 0:
-            return None
+            return []
         if images and (right is None or said is None or not (0 <= right <= 1 and 0 <= said <= 1)):
-            return None
+            return []
         bins.append({"above": low, "up_to": high, "images": int(images), "accuracy": right, "confidence": said})
-    return charts.reliability(bins, "test images") if any(each["images"] for each in bins) else None
+    return bins if any(each["images"] for each in bins) else []
 
 
 def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:

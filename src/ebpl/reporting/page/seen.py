@@ -21,7 +21,7 @@ from ebpl.model.hybrid import HybridModel
 from ebpl.reporting.page.stored import leads_out
 from ebpl.runs import WEIGHTS, Run
 
-MOST_PROBABILITIES = 10_000_000
+MOST_PROBABILITIES = 5_000_000
 """So many are held at once; of more images times classes, every second, third ... image is looked at."""
 MOST_TRAINING = 2000
 CHUNK = 2048
@@ -90,7 +90,7 @@ def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: 
         if data is not None:
             raise
         note = f"The images of {run.data_name} could not be looked at, so there are no pictures. {error}"
-        return replace(empty, notes=(note,))
+        return replace(empty, notes=(f"{note} (Where they are now is said with --data.)",))
     device, dtype = device_and_dtype(run.settings)
     model = model.to(device)
 

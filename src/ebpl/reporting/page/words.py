@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.measuring.calibration import calibration_error_by_chance, expected_calibration_error, overconfidence
+from ebpl.measuring.calibration import calibration_error_by_chance, expected_calibration_error
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -44,16 +44,16 @@ def points(value: float) -> str:
     return f"{abs(100 * value):.1f} percentage points"
 
 
-def direction(probabilities: Floats, labels: Labels) -> tuple[str, str]:
-    """Over- or under-confident, in one word and in a sentence; neither where so few images cannot tell."""
-    gap = overconfidence(probabilities, labels)
-    said = probabilities.max(1)
-    # how far the mean of so many right-or-wrong answers strays by chance if every confidence is true
-    by_chance = 1.96 * float(np.sqrt((said * (1 - said)).sum())) / len(labels)
-    if abs(gap) <= by_chance:
+def direction(gap: float, images: int, variance: float) -> tuple[str, str]:
+    """Over- or under-confident, in one word and in a sentence; neither where so few images cannot tell.
+
+    `gap` is the mean confidence minus the accuracy, `variance` the sum of p (1 - p) over the confidences: how far the
+    number of right answers strays by chance if every confidence is true.
+    """
+    if abs(gap) * images <= 1.96 * variance**0.5:
         return "neither", (
             f"On average its confidence is {points(gap)} {'above' if gap > 0 else 'below'} its accuracy, "
-            f"no more than chance explains with {things(len(labels), 'image')}: neither over- nor under-confident."
+            f"no more than chance explains with {things(images, 'image')}: neither over- nor under-confident."
         )
     word = "over-confident" if gap > 0 else "under-confident"
     return word, (
