@@ -9,7 +9,7 @@ from ebpl.data.images import Images
 from ebpl.learning.prediction import Predictions
 from ebpl.reporting.page import sections
 from ebpl.reporting.page.seen import Seen
-from ebpl.reporting.page.stored import Stored, read
+from ebpl.reporting.page.stored import Step, Stored, read
 from ebpl.runs import Run
 from tests.helpers import random_images
 
@@ -139,6 +139,15 @@ def test_measures_of_a_stranger_that_are_none_are_left_out(result: dict[str, Any
 )
 def test_bins_of_a_stranger_that_are_none_are_not_drawn(rows: Any) -> None:
     assert sections._stored_bins(rows) == []
+
+
+def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
+    steps = [Step(1, 5, 0.9, 0, 0, 0, 0), Step(2, 8, 0.8, 0, 0, 5, 1)]
+    history = [{"phase": "initial", "rejected": 0.0}, {"phase": "step 2 of 2", "rejected": 3.0}]
+    found = sections.pseudo_labels(steps, history)
+    assert [row["left_out"] for row in found["rows"]] == [0, 3]
+    assert found["rejected"]
+    assert not sections.pseudo_labels(steps, [])["rejected"]
 
 
 def test_a_healed_divergence_is_told_in_a_sentence() -> None:

@@ -130,7 +130,7 @@ def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
         "training": sections.training(stored, density),
         "classes": sections.by_class(measured, classes) if measured else None,
         "names": classes,
-        "pseudo": sections.pseudo_labels(stored.steps),
+        "pseudo": sections.pseudo_labels(stored.steps, stored.history),
         "mistakes": sections.mistakes(measured, classes) if measured else None,
         "uncertain": sections.uncertain(looked, classes) if looked else None,
         "energy": energy,

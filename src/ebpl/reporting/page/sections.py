@@ -14,7 +14,7 @@ from ebpl.reporting.page import charts
 from ebpl.reporting.page.charts import Line
 from ebpl.reporting.page.pictures import data_uri
 from ebpl.reporting.page.seen import Seen
-from ebpl.reporting.page.stored import Step, Stored, finite
+from ebpl.reporting.page.stored import Row, Step, Stored, finite
 from ebpl.reporting.page.words import calibration_error, count, direction, percent, sure_ones
 
 Section = dict[str, Any]
@@ -189,8 +189,9 @@ def by_class(seen: Seen, classes: Sequence[str]) -> Section:
     }
 
 
-def pseudo_labels(steps: Sequence[Step]) -> Section:
-    """Step by step: how many, how sure, how many right, how many changed."""
+def pseudo_labels(steps: Sequence[Step], history: Sequence[Row]) -> Section:
+    """Step by step: how many, how sure, how many right, how many changed, and how many were left out as outliers."""
+    left_out = {str(row.get("phase")).split(" of ")[0]: int(row.get("rejected") or 0) for row in history}
     rows = [
         {
             "step": step.step,
@@ -200,11 +201,18 @@ def pseudo_labels(steps: Sequence[Step]) -> Section:
             "known": step.known,
             "again": step.again,
             "changed": step.changed,
+            "left_out": left_out.get(f"step {step.step}", 0),
             "kept": 1 - step.changed / step.again if step.again else None,
         }
         for step in steps
     ]
-    return {"rows": rows, "chart": charts.steps(rows), "truth": any(step.known for step in steps)}
+    rejected = any(row["left_out"] for row in rows)
+    return {
+        "rows": rows,
+        "chart": charts.steps(rows),
+        "truth": any(step.known for step in steps),
+        "rejected": rejected,
+    }
 
 
 def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
