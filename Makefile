@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test check format reproduced readme benchmarks test-gpu test-ray clean
+ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.PHONY: demo test check format reproduced readme benchmarks test-gpu test-ray test-browser clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -37,6 +39,11 @@ test-gpu:  ## tests that need a GPU, with the Python that is there
 test-ray: .venv/dev  ## the cells over a local Ray cluster; installs Ray, half a gigabyte
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/experiments
+
+test-browser: .venv/dev  ## the report in Debian's Chromium; installs it where it is not there
+	command -v chromium > /dev/null || $(ROOT) apt-get install --yes --no-install-recommends chromium
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting
 
 clean:  ## remove what make made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

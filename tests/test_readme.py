@@ -22,7 +22,7 @@ def test_every_command_and_option_it_names_exists() -> None:
 
     _, commands = build_parser()
     options = {word for parser in commands.values() for word in parser.options()}
-    assert set(re.findall(r"\bebpl (\w+)", README)) - {"as", "import"} <= set(commands)
+    assert set(re.findall(r"\bebpl (\w[\w-]*)", README)) - {"as", "import"} <= set(commands)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) - OF_OTHERS <= options
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ebpl.learning.prediction import Predictions as Predictions
     from ebpl.learning.prediction import predict as predict
     from ebpl.measuring.summary import measure as measure
+    from ebpl.reporting.page.make import report as report
     from ebpl.runs import Run as Run
     from ebpl.settings import Settings as Settings
     from ebpl.settings import preset as preset
@@ -59,6 +60,7 @@ _HOME = {
     "Predictions": "ebpl.learning.prediction",
     "predict": "ebpl.learning.prediction",
     "measure": "ebpl.measuring.summary",
+    "report": "ebpl.reporting.page.make",
     "Run": "ebpl.runs",
     "Settings": "ebpl.settings",
     "preset": "ebpl.settings",

@@ -21,6 +21,7 @@ from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, Us
 from ebpl.experiments import command as reproducing
 from ebpl.labeling import command as labeling
 from ebpl.options import Parser, add_settings, changes, positive, share, whole
+from ebpl.reporting.page import command as reporting
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, preset
 
@@ -108,6 +109,9 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         )
     )
     _add_export(command("export", _export, "write a run's model as ONNX, with a model card"))
+    reporting.add_options(
+        command("report", reporting.report, "a page about a run: how far it can be believed, and why")
+    )
     _add_demo(command("demo", _demo, "EBPL beside its baseline on scikit-learn's digits, in about a minute"))
     reproducing.add_options(
         command("reproduce", reproducing.reproduce, "run the paper's experiments, and make its tables and figures")

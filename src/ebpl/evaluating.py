@@ -82,15 +82,18 @@ def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     """Measure the best weights on the test images and write the run's last file, which marks it as finished."""
     model, description = run.load_model()
     result: dict[str, Any] = {"metrics": None, "chosen": description["chosen"]}
+    arrays = details(trainer)
     if images.test is not None and images.test.labeled.any():
         probabilities = _predicted(model, run.settings, images.test)
         result = _evaluation(probabilities, images.test, description)
         title: str = run.settings.method
         draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
-        run.save_details({**_answers(probabilities), **details(trainer)})
+        arrays = {**_answers(probabilities), **arrays}
         last = _predicted(trainer.learner.predictor, run.settings, images.test)
         result["last"] = {"metrics": measure(last, images.test.labels)}
     result["images"] = image_counts(trainer)
+    if arrays:
+        run.save_details(arrays)
     result["pseudo_labels"] = steps(trainer)
     result["curves"] = curves(trainer)
     if trainer.method.density:
@@ -142,7 +145,6 @@ def _evaluation(probabilities: Floats, images: Images, description: dict[str, An
 
 def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[str, Any]) -> Images:
     """The images to measure on, with labels in the model's own numbering."""
-    size = description["image_shape"]
     if data is None:
         images = run.load_data()
         if images.test is None or not images.test.labeled.any():
@@ -150,11 +152,22 @@ def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[s
                 f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
             )
         return images.test
-    images = load(data, data_dir=data_dir, image_size=size[1] if size[1] == size[2] else None, training=False)
+    images = load_for(description, data, data_dir)
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
-    names = description["classes"]
+    return as_trained(description, images, part)
+
+
+def load_for(description: dict[str, Any], data: Data, data_dir: Any = None) -> ImageSet:
+    """Other data at the size that the model was trained on."""
+    _, height, width = description["image_shape"]
+    return load(data, data_dir=data_dir, image_size=height if height == width else None, training=False)
+
+
+def as_trained(description: dict[str, Any], images: ImageSet, part: Images) -> Images:
+    """A part of other data with the channels and the numbering of classes that the model was trained on."""
+    names, size = description["classes"], description["image_shape"]
     unknown = set(images.classes) - set(names)
     if unknown:
         raise DataError(

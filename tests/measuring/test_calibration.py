@@ -135,3 +135,17 @@ def test_no_images_give_nan_and_no_warning() -> None:
         "area_under_risk_coverage",
     ):
         assert np.isnan(getattr(calibration, name)(probabilities, labels)), name
+
+
+def test_the_error_by_chance_is_that_of_answers_drawn_from_their_confidence() -> None:
+    probabilities, _ = random_predictions(0, 400, 3, 2.0)
+    said = probabilities.max(1)
+    random = np.random.default_rng(1)
+    errors = []
+    for _ in range(200):
+        right = random.random(400) < said
+        labels = np.where(right, probabilities.argmax(1), (probabilities.argmax(1) + 1) % 3)
+        errors.append(ece_by_the_papers_formula(probabilities, labels, 15))
+    assert calibration.calibration_error_by_chance(said) == pytest.approx(np.mean(errors), rel=0.1)
+    assert calibration.calibration_error_by_chance(np.ones(5)) == 0
+    assert np.isnan(calibration.calibration_error_by_chance(np.zeros(0)))

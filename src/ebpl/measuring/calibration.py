@@ -55,6 +55,19 @@ def expected_calibration_error(probabilities: Floats, labels: Labels, bins: int 
     return _gap(reliability(probabilities, labels, bins))
 
 
+def calibration_error_by_chance(confidences: Floats, bins: int = 15, draws: int = 100) -> float:
+    """The ECE that so many images show on average even when every confidence is exactly true.
+
+    Bins are never exact with few images, so an ECE near this says nothing against the model.
+    """
+    if len(confidences) == 0:
+        return float("nan")
+    random = np.random.default_rng(0)
+    edges = np.linspace(0, 1, bins + 1)
+    gaps = [_gap(_bins(confidences, random.random(len(confidences)) < confidences, edges)) for _ in range(draws)]
+    return float(np.mean(gaps))
+
+
 def adaptive_calibration_error(probabilities: Floats, labels: Labels, bins: int = 15) -> float:
     """ECE with bins that hold equally many images each (Nixon et al. 2019, for the top label)."""
     if len(labels) == 0:
