@@ -67,6 +67,13 @@ def test_own_data_keeps_all_its_labels_by_default() -> None:
     assert len(parts.unlabeled) == 20
 
 
+def test_a_fifth_of_many_labels_is_spared_to_choose_the_weights() -> None:
+    assert len(split(dataset([50, 70], 9)).validation) == 24
+    assert len(split(dataset([49, 900], 9)).validation) == 0
+    own = dataclasses.replace(dataset([50, 70], 9), validation=dataset([3, 3]).train)
+    assert len(split(own).validation) == 0
+
+
 def test_fewer_images_than_labels_asked_for_is_a_clear_error() -> None:
     with pytest.raises(DataError, match=r"Class '1' has 1 labelled image .*but 2 labels per class.*Lower"):
         split(dataset([9, 1]), labels_per_class=2)

@@ -13,6 +13,9 @@ from ebpl.seeds import derived_seed
 from ebpl.settings import Settings
 
 PAPER_VALIDATION = 0.3
+ENOUGH_LABELS = 50
+"""In each class: then a fifth, ten or more, tells weights apart better than none, and is not missed."""
+SPARED = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ def split(
     """Which images are labelled, unlabelled and for validation: a function of the seed alone.
 
     A benchmark follows the paper by default: 30 % validation, then the paper's number of labels a class. The user's own
-    data keeps all its labels and sets nothing apart, unless told otherwise.
+    data keeps all its labels, unless told otherwise or every class has so many that a fifth of them can be spared to
+    choose the weights.
 
     >>> import ebpl
     >>> parts = split(ebpl.load("digits"), seed=1, labels_per_class=5)
@@ -38,7 +42,7 @@ def split(
     (50, 790, 360)
     """
     if validation_fraction is None:
-        validation_fraction = PAPER_VALIDATION if data.is_benchmark else 0.0
+        validation_fraction = PAPER_VALIDATION if data.is_benchmark else _spared(data)
     if labels_per_class is None:
         labels_per_class = data.labels_per_class
     # RandomState's stream is frozen by NumPy's compatibility policy, so a seed means the same split everywhere
@@ -65,6 +69,13 @@ def split(
     used = np.concatenate([labeled, validation])
     unlabeled = np.setdiff1d(np.arange(len(data.train)), used)
     return Split(np.sort(labeled), unlabeled, np.sort(validation))
+
+
+def _spared(data: ImageSet) -> float:
+    """The share of labels to choose the weights with, where the data has no validation images of its own."""
+    counts = np.bincount(data.train.labels[data.train.labeled], minlength=len(data.classes))
+    enough = data.validation is None and counts.min(initial=0) >= ENOUGH_LABELS
+    return SPARED if enough else 0.0
 
 
 def split_for(data: ImageSet, settings: Settings) -> Split:
