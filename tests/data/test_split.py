@@ -70,6 +70,7 @@ def test_own_data_keeps_all_its_labels_by_default() -> None:
 def test_a_fifth_of_many_labels_is_spared_to_choose_the_weights() -> None:
     assert len(split(dataset([50, 70], 9)).validation) == 24
     assert len(split(dataset([49, 900], 9)).validation) == 0
+    assert len(split(dataset([50, 70], 9), labels_per_class=5).validation) == 0
     own = dataclasses.replace(dataset([50, 70], 9), validation=dataset([3, 3]).train)
     assert len(split(own).validation) == 0
 

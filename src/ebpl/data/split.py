@@ -41,8 +41,10 @@ def split(
     >>> len(parts.labeled), len(parts.unlabeled), len(parts.validation)
     (50, 790, 360)
     """
-    if validation_fraction is None:
-        validation_fraction = PAPER_VALIDATION if data.is_benchmark else _spared(data)
+    if validation_fraction is None and data.is_benchmark:
+        validation_fraction = PAPER_VALIDATION
+    elif validation_fraction is None:  # labels that are hidden on purpose choose nothing either
+        validation_fraction = _spared(data) if labels_per_class is None else 0.0
     if labels_per_class is None:
         labels_per_class = data.labels_per_class
     # RandomState's stream is frozen by NumPy's compatibility policy, so a seed means the same split everywhere
@@ -74,7 +76,7 @@ def split(
 def _spared(data: ImageSet) -> float:
     """The share of labels to choose the weights with, where the data has no validation images of its own."""
     counts = np.bincount(data.train.labels[data.train.labeled], minlength=len(data.classes))
-    enough = data.validation is None and counts.min(initial=0) >= ENOUGH_LABELS
+    enough = data.validation is None and len(counts) > 0 and counts.min() >= ENOUGH_LABELS
     return SPARED if enough else 0.0
 
 
