@@ -9,8 +9,10 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -62,7 +64,11 @@ def _guarded(arguments: list[str]) -> int:
 def _tell(text: str) -> None:
     """Say what all processes of a training would say, once."""
     if processes.place().is_first:
-        print(text, file=sys.stderr)
+        print(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text), file=sys.stderr)
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""What names from outside must not do to a terminal."""
 
 
 def _stop(*_: object) -> NoReturn:
@@ -80,6 +86,8 @@ def _main(arguments: list[str]) -> int:
             raise UsageError(f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}")
         raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
     logging.getLogger("ebpl").setLevel(logging.INFO)
+    # such images are refused with a message of our own
+    warnings.filterwarnings("ignore", message="Image size .* could be decompression bomb")
     known.arguments = arguments
     code: int = known.function(known)
     return code
@@ -153,6 +161,7 @@ def _add_train(parser: Parser) -> None:
         metavar="N",
         help="resize your own images to N x N (default: 32, or as they are)",
     )
+    _add_skip_unreadable(parser)
     presets = "; ".join(f"{name}: {text}" for name, text in PRESET_HELP.items())
     parser.add_argument(
         "--preset",
@@ -161,6 +170,12 @@ def _add_train(parser: Parser) -> None:
     )
     _add_processes(parser)
     add_settings(parser)
+
+
+def _add_skip_unreadable(parser: Parser) -> None:
+    parser.add_argument(
+        "--skip-unreadable", action="store_true", help="leave out image files that cannot be read, instead of stopping"
+    )
 
 
 def _add_processes(parser: Parser) -> None:
@@ -188,6 +203,7 @@ def _train(options: argparse.Namespace) -> int:
 
     settings = settings or api.default_settings(given.get("device", "auto")).changed(**given)
     places = {"run": options.run, "data_dir": options.data_dir, "image_size": options.image_size}
+    places["skip_unreadable"] = options.skip_unreadable
     if seeds is None:
         among = {"devices": options.devices, "nodes": options.nodes}
         return _show_finished(api.train(options.data, settings, **places, **among, progress=terminal_progress()))
@@ -282,6 +298,7 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="also write measures and reliability bins to FILE (-: print them)"
     )
+    _add_skip_unreadable(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -296,11 +313,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     seeds = seed_folders(folder)
     run = Run(seeds[0] if seeds else folder)
     title = str(options.data or f"{run.data_name}, test images")
+    how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     if seeds:
-        result = api.evaluation_of_seeds(folder, options.data, data_dir=options.data_dir)
+        result = api.evaluation_of_seeds(folder, options.data, **how)
         table = seeds_table(title, {seed: each["metrics"] for seed, each in result["seeds"].items()})
     else:
-        result = api.evaluation(run, options.data, data_dir=options.data_dir)
+        result = api.evaluation(run, options.data, **how)
         table = measures_table(title, {run.settings.method: result["metrics"]})
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
@@ -308,6 +326,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json:
         write_json(Path(options.json), result)
     show(table)
+    for note in result.get("notes", ()):
+        print(note)
     if result.get("not_finished"):
         print(f"Not finished, and left out: seed {', '.join(map(str, result['not_finished']))}")
     for seed, reason in result.get("broken", {}).items():
