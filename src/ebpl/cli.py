@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import logging
 import os
-import re
 import signal
 import sys
 import warnings
@@ -17,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ebpl import __version__, processes
+from ebpl import __version__, image_commands, processes
 from ebpl.benchmarking import command as benchmarking
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
 from ebpl.experiments import command as reproducing
 from ebpl.labeling import command as labeling
-from ebpl.options import Parser, add_settings, changes, positive, share, whole
+from ebpl.options import Parser, add_data, add_settings, changes, positive, whole
+from ebpl.reporting.text import harmless
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, preset
 
@@ -64,11 +64,7 @@ def _guarded(arguments: list[str]) -> int:
 def _tell(text: str) -> None:
     """Say what all processes of a training would say, once."""
     if processes.place().is_first:
-        print(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text), file=sys.stderr)
-
-
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What names from outside must not do to a terminal."""
+        print(harmless(text), file=sys.stderr)
 
 
 def _stop(*_: object) -> NoReturn:
@@ -105,10 +101,17 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(function=function)
         return commands[name]
 
+    image_commands.add_inspect(
+        command(
+            "inspect", image_commands.inspect, "look at data before training: what it holds and what is wrong with it"
+        )
+    )
     _add_train(command("train", _train, "train a classifier on few labels and many unlabelled images"))
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
-    _add_predict(command("predict", _predict, "label images with a run's model, and say which do not belong"))
+    image_commands.add_predict(
+        command("predict", image_commands.predict, "label images with a run's model, and say which do not belong")
+    )
     labeling.add_suggest(command("suggest", labeling.suggest, "say which unlabelled images to label next"))
     labeling.add_add_labels(
         command(
@@ -139,27 +142,13 @@ class _Suggesting(dict[str, Parser]):
 
 
 def _add_train(parser: Parser) -> None:
-    from ebpl.data.names import BENCHMARK_NAMES
-
-    parser.add_argument(
-        "data",
-        metavar="DATA",
-        help="a folder of class folders and unlabeled/, a CSV of image,label, an .npz with MedMNIST's keys, "
-        f"or a benchmark: {', '.join(BENCHMARK_NAMES)}",
-    )
+    add_data(parser)
     parser.add_argument("--run", metavar="DIR", help="the new run directory (default: a free name below runs/)")
     parser.add_argument(
         "--seeds",
         metavar="0-4",
         help="train several seeds, also 0,2,5 or 0-2,7: side by side on a GPU, else one after the other; "
         "each has a run directory seed-N inside DIR",
-    )
-    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
-    parser.add_argument(
-        "--image-size",
-        type=positive,
-        metavar="N",
-        help="resize your own images to N x N (default: 32, or as they are)",
     )
     _add_skip_unreadable(parser)
     presets = "; ".join(f"{name}: {text}" for name, text in PRESET_HELP.items())
@@ -342,36 +331,6 @@ def _tell_lost(folder: Path | None) -> None:
 
     if folder and (lost := lost_seeds(folder)):
         print(f"There is no run directory any more for seed {', '.join(map(str, lost))} in {folder}.")
-
-
-def _add_predict(parser: Parser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", help="the run directory")
-    add("images", metavar="IMAGES", nargs="+", help="image files, or folders: all images in them and below")
-    add("--output", default="-", metavar="FILE", help="the CSV to write (default: standard output)")
-    add("--abstain-below", type=share, default=0.0, metavar="P", help="no label where the confidence is lower")
-    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
-        "share of the training images (default: 0.99)")  # fmt: skip
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from ebpl.files import partly_written
-    from ebpl.predicting import csv_writer, find_images, predict_files
-    from ebpl.reporting.progress import counted
-    from ebpl.runs import Run
-
-    run = Run(options.run)
-    limits = {"abstain_below": options.abstain_below, "outlier_quantile": options.outlier_quantile}
-    with partly_written(options.output) as file, counted("images") as done:
-        summary = predict_files(run, find_images(options.images), csv_writer(file), **limits, done=done)
-    told = [f"{summary.images} images, {summary.kept} labelled"]
-    if summary.expected_accuracy is not None:
-        told.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
-    told.append(f"{summary.outliers} do not look like the training images")
-    if summary.unreadable:
-        told.append(f"{summary.unreadable} cannot be read")
-    print("; ".join(told) + ".", file=sys.stderr)
-    return 0
 
 
 def _add_demo(parser: Parser) -> None:
