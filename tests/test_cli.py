@@ -246,3 +246,12 @@ def test_several_runs_are_not_resumed_on_several_devices(capsys: pytest.CaptureF
     Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
     assert main(["resume", "seeds", "--devices", "2"]) == 2
     assert "for one run" in capsys.readouterr().err
+
+
+def test_names_from_outside_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    root = class_folders(Path("pets"))
+    (root / "cats" / "\x1b]0;title\x07\x1b[2J.png").touch()
+    code, _, error = run(capsys, "train", root)
+    assert code == 3
+    assert r"\x1b]0;title\x07\x1b[2J.png: the file is empty" in error
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", error)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ebpl.errors import EbplError as EbplError
     from ebpl.estimator import EBPLClassifier as EBPLClassifier
     from ebpl.exporting import export as export
+    from ebpl.inspecting import Inspection as Inspection
+    from ebpl.inspecting import inspect as inspect
     from ebpl.labeling.adding import add_labels as add_labels
     from ebpl.labeling.suggesting import suggest as suggest
     from ebpl.learning.prediction import Predictions as Predictions
@@ -53,6 +55,8 @@ _HOME = {
     "Split": "ebpl.data.split",
     "split": "ebpl.data.split",
     "EbplError": "ebpl.errors",
+    "Inspection": "ebpl.inspecting",
+    "inspect": "ebpl.inspecting",
     "add_labels": "ebpl.labeling.adding",
     "suggest": "ebpl.labeling.suggesting",
     "EBPLClassifier": "ebpl.estimator",

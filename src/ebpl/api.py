@@ -50,6 +50,7 @@ def train(
     run: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
+    skip_unreadable: bool = False,
     progress: Progress | None = None,
     devices: int | None = None,
     nodes: int | None = None,
@@ -59,7 +60,7 @@ def train(
 
     `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `standard` on a GPU and
     `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
-    below `runs/`.
+    below `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`.
 
     In a script started by torchrun or SLURM in several processes, all of them train one run together, each on its own
     device; `devices` (on each machine) and `nodes` are then checked, and `devices=1` lets each train a run of its own.
@@ -74,9 +75,9 @@ def train(
     ranks = join(chosen, devices, nodes)
 
     def prepared() -> tuple[Run, ImageSet]:
-        images = load(data, data_dir=data_dir, image_size=image_size)
+        images = load(data, data_dir=data_dir, image_size=image_size, skip_unreadable=skip_unreadable)
         _check(images, chosen)
-        source = _source(data, data_dir, image_size)
+        source = _source(data, data_dir, image_size, skip_unreadable)
         return Run.create(Path(run) if run else None, chosen, images, source, ranks.count), images
 
     made, images = ranks.first(prepared)
@@ -94,6 +95,7 @@ def train_seeds(
     run: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
+    skip_unreadable: bool = False,
     progress: Sequence[Progress] | None = None,
     **changes: Any,
 ) -> list[Run]:
@@ -113,10 +115,10 @@ def train_seeds(
     _alone()
     chosen = _chosen(settings, preset, changes)
     every = [chosen.changed(seed=seed) for seed in checked_seeds(seeds)]
-    images = load(data, data_dir=data_dir, image_size=image_size)
+    images = load(data, data_dir=data_dir, image_size=image_size, skip_unreadable=skip_unreadable)
     for each in every:
         _check(images, each)
-    source = _source(data, data_dir, image_size)
+    source = _source(data, data_dir, image_size, skip_unreadable)
     runs = Run.create_for_seeds(Path(run) if run else None, chosen, [each.seed for each in every], images, source)
     shown = progress or [Silent() for _ in runs]
     return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
@@ -178,13 +180,14 @@ def default_settings(device: str = "auto") -> Settings:
     return presets.preset("standard" if torch.cuda.is_available() and device != "cpu" else "quick")
 
 
-def _source(data: Data, data_dir: Any, image_size: int | None) -> dict[str, Any]:
+def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: bool) -> dict[str, Any]:
     """Where the data came from, so that a resumed run finds it again."""
     if isinstance(data, ImageSet):
         return {}
     path = str(data) if str(data) in BENCHMARK_NAMES else str(Path(data).resolve())
     folder = str(Path(data_dir).resolve()) if data_dir else None
-    return {"path": path, "data_dir": folder, "image_size": image_size}
+    skipping = {"skip_unreadable": True} if skip_unreadable else {}
+    return {"path": path, "data_dir": folder, "image_size": image_size, **skipping}
 
 
 def _chosen(settings: Settings | None, preset: str | None, changes: dict[str, Any]) -> Settings:

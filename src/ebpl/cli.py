@@ -11,17 +11,19 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ebpl import __version__, processes
+from ebpl import __version__, image_commands, processes
 from ebpl.benchmarking import command as benchmarking
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
 from ebpl.experiments import command as reproducing
 from ebpl.labeling import command as labeling
-from ebpl.options import Parser, add_settings, changes, positive, share, whole
+from ebpl.options import Parser, add_data, add_settings, changes, positive, whole
 from ebpl.reporting.page import command as reporting
+from ebpl.reporting.text import harmless
 from ebpl.seeds import parse_seeds
 from ebpl.settings import PRESET_HELP, preset
 
@@ -63,7 +65,7 @@ def _guarded(arguments: list[str]) -> int:
 def _tell(text: str) -> None:
     """Say what all processes of a training would say, once."""
     if processes.place().is_first:
-        print(text, file=sys.stderr)
+        print(harmless(text), file=sys.stderr)
 
 
 def _stop(*_: object) -> NoReturn:
@@ -81,6 +83,8 @@ def _main(arguments: list[str]) -> int:
             raise UsageError(f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}")
         raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
     logging.getLogger("ebpl").setLevel(logging.INFO)
+    # such images are refused with a message of our own
+    warnings.filterwarnings("ignore", message="Image size .* could be decompression bomb")
     known.arguments = arguments
     code: int = known.function(known)
     return code
@@ -98,10 +102,17 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         commands[name].set_defaults(function=function)
         return commands[name]
 
+    image_commands.add_inspect(
+        command(
+            "inspect", image_commands.inspect, "look at data before training: what it holds and what is wrong with it"
+        )
+    )
     _add_train(command("train", _train, "train a classifier on few labels and many unlabelled images"))
     _add_resume(command("resume", _resume, "go on with a run that was interrupted"))
     _add_evaluate(command("evaluate", _evaluate, "measure accuracy and calibration of a run"))
-    _add_predict(command("predict", _predict, "label images with a run's model, and say which do not belong"))
+    image_commands.add_predict(
+        command("predict", image_commands.predict, "label images with a run's model, and say which do not belong")
+    )
     labeling.add_suggest(command("suggest", labeling.suggest, "say which unlabelled images to label next"))
     labeling.add_add_labels(
         command(
@@ -136,14 +147,7 @@ class _Suggesting(dict[str, Parser]):
 
 
 def _add_train(parser: Parser) -> None:
-    from ebpl.data.names import BENCHMARK_NAMES
-
-    parser.add_argument(
-        "data",
-        metavar="DATA",
-        help="a folder of class folders and unlabeled/, a CSV of image,label, an .npz with MedMNIST's keys, "
-        f"or a benchmark: {', '.join(BENCHMARK_NAMES)}",
-    )
+    add_data(parser)
     parser.add_argument("--run", metavar="DIR", help="the new run directory (default: a free name below runs/)")
     parser.add_argument(
         "--seeds",
@@ -151,13 +155,7 @@ def _add_train(parser: Parser) -> None:
         help="train several seeds, also 0,2,5 or 0-2,7: side by side on a GPU, else one after the other; "
         "each has a run directory seed-N inside DIR",
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
-    parser.add_argument(
-        "--image-size",
-        type=positive,
-        metavar="N",
-        help="resize your own images to N x N (default: 32, or as they are)",
-    )
+    _add_skip_unreadable(parser)
     presets = "; ".join(f"{name}: {text}" for name, text in PRESET_HELP.items())
     parser.add_argument(
         "--preset",
@@ -166,6 +164,12 @@ def _add_train(parser: Parser) -> None:
     )
     _add_processes(parser)
     add_settings(parser)
+
+
+def _add_skip_unreadable(parser: Parser) -> None:
+    parser.add_argument(
+        "--skip-unreadable", action="store_true", help="leave out image files that cannot be read, instead of stopping"
+    )
 
 
 def _add_processes(parser: Parser) -> None:
@@ -193,6 +197,7 @@ def _train(options: argparse.Namespace) -> int:
 
     settings = settings or api.default_settings(given.get("device", "auto")).changed(**given)
     places = {"run": options.run, "data_dir": options.data_dir, "image_size": options.image_size}
+    places["skip_unreadable"] = options.skip_unreadable
     if seeds is None:
         among = {"devices": options.devices, "nodes": options.nodes}
         return _show_finished(api.train(options.data, settings, **places, **among, progress=terminal_progress()))
@@ -287,6 +292,7 @@ def _add_evaluate(parser: Parser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", help="also write measures and reliability bins to FILE (-: print them)"
     )
+    _add_skip_unreadable(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -301,11 +307,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     seeds = seed_folders(folder)
     run = Run(seeds[0] if seeds else folder)
     title = str(options.data or f"{run.data_name}, test images")
+    how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     if seeds:
-        result = api.evaluation_of_seeds(folder, options.data, data_dir=options.data_dir)
+        result = api.evaluation_of_seeds(folder, options.data, **how)
         table = seeds_table(title, {seed: each["metrics"] for seed, each in result["seeds"].items()})
     else:
-        result = api.evaluation(run, options.data, data_dir=options.data_dir)
+        result = api.evaluation(run, options.data, **how)
         table = measures_table(title, {run.settings.method: result["metrics"]})
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
@@ -313,6 +320,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json:
         write_json(Path(options.json), result)
     show(table)
+    for note in result.get("notes", ()):
+        print(note)
     if result.get("not_finished"):
         print(f"Not finished, and left out: seed {', '.join(map(str, result['not_finished']))}")
     for seed, reason in result.get("broken", {}).items():
@@ -327,36 +336,6 @@ def _tell_lost(folder: Path | None) -> None:
 
     if folder and (lost := lost_seeds(folder)):
         print(f"There is no run directory any more for seed {', '.join(map(str, lost))} in {folder}.")
-
-
-def _add_predict(parser: Parser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", help="the run directory")
-    add("images", metavar="IMAGES", nargs="+", help="image files, or folders: all images in them and below")
-    add("--output", default="-", metavar="FILE", help="the CSV to write (default: standard output)")
-    add("--abstain-below", type=share, default=0.0, metavar="P", help="no label where the confidence is lower")
-    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
-        "share of the training images (default: 0.99)")  # fmt: skip
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from ebpl.files import partly_written
-    from ebpl.predicting import csv_writer, find_images, predict_files
-    from ebpl.reporting.progress import counted
-    from ebpl.runs import Run
-
-    run = Run(options.run)
-    limits = {"abstain_below": options.abstain_below, "outlier_quantile": options.outlier_quantile}
-    with partly_written(options.output) as file, counted("images") as done:
-        summary = predict_files(run, find_images(options.images), csv_writer(file), **limits, done=done)
-    told = [f"{summary.images} images, {summary.kept} labelled"]
-    if summary.expected_accuracy is not None:
-        told.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
-    told.append(f"{summary.outliers} do not look like the training images")
-    if summary.unreadable:
-        told.append(f"{summary.unreadable} cannot be read")
-    print("; ".join(told) + ".", file=sys.stderr)
-    return 0
 
 
 def _add_export(parser: Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,24 +36,33 @@ def evaluate(
     data: Data | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
 ) -> dict[str, float]:
     """All measures of a run's best weights: on its own test images, or on all labelled images of other data."""
-    measures: dict[str, float] = evaluation(run, data, data_dir=data_dir)["metrics"]
+    measures: dict[str, float] = evaluation(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable)["metrics"]
     return measures
 
 
 def evaluation(
-    run: Run | str | os.PathLike[str], data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+    run: Run | str | os.PathLike[str],
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
 ) -> dict[str, Any]:
-    """Measures, reliability bins and how the weights were chosen."""
+    """Measures, reliability bins, how the weights were chosen, and what was done to the images while reading them."""
     run = opened(run)
     model, description = run.load_model()
-    images = _test_images(run, data, data_dir, description)
-    return _evaluation(_predicted(model, run.settings, images), images, description)
+    images, notes = _test_images(run, data, data_dir, description, skip_unreadable)
+    return {**_evaluation(_predicted(model, run.settings, images), images, description), "notes": list(notes)}
 
 
 def evaluation_of_seeds(
-    folder: Path, data: Data | None = None, *, data_dir: str | os.PathLike[str] | None = None
+    folder: Path,
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
 ) -> dict[str, Any]:
     """The evaluation of each finished seed in a folder, and mean and standard deviation of their measures."""
     runs = open_runs([folder])
@@ -62,7 +72,7 @@ def evaluation_of_seeds(
     seeds, broken = {}, {}
     for run in finished:
         try:
-            seeds[run.settings.seed] = evaluation(run, data, data_dir=data_dir)
+            seeds[run.settings.seed] = evaluation(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
         except RunError as error:
             broken[run.settings.seed] = str(error)
     if not seeds:
@@ -143,26 +153,29 @@ def _evaluation(probabilities: Floats, images: Images, description: dict[str, An
     }
 
 
-def _test_images(run: Run, data: Data | None, data_dir: Any, description: dict[str, Any]) -> Images:
-    """The images to measure on, with labels in the model's own numbering."""
+def _test_images(
+    run: Run, data: Data | None, data_dir: Any, description: dict[str, Any], skip_unreadable: bool
+) -> tuple[Images, Sequence[str]]:
+    """The images to measure on, with labels in the model's own numbering, and what was done to them."""
     if data is None:
         images = run.load_data()
         if images.test is None or not images.test.labeled.any():
             raise DataError(
                 f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
             )
-        return images.test
-    images = load_for(description, data, data_dir)
+        return images.test, images.notes
+    images = load_for(description, data, data_dir, skip_unreadable)
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
-    return as_trained(description, images, part)
+    return as_trained(description, images, part), images.notes
 
 
-def load_for(description: dict[str, Any], data: Data, data_dir: Any = None) -> ImageSet:
+def load_for(description: dict[str, Any], data: Data, data_dir: Any = None, skip_unreadable: bool = False) -> ImageSet:
     """Other data at the size that the model was trained on."""
     _, height, width = description["image_shape"]
-    return load(data, data_dir=data_dir, image_size=height if height == width else None, training=False)
+    square = height if height == width else None
+    return load(data, data_dir=data_dir, image_size=square, training=False, skip_unreadable=skip_unreadable)
 
 
 def as_trained(description: dict[str, Any], images: ImageSet, part: Images) -> Images:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError
 from ebpl.settings import PRESETS, Settings, field_type, preset
 
@@ -28,6 +29,23 @@ class Parser(argparse.ArgumentParser):
 class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34)
+
+
+def add_data(parser: Parser) -> None:
+    """What to train on or to look at, and how it is found and read."""
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        help="a folder of class folders and unlabeled/, a CSV of image,label, an .npz with MedMNIST's keys, "
+        f"or a benchmark: {', '.join(BENCHMARK_NAMES)}",
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    parser.add_argument(
+        "--image-size",
+        type=positive,
+        metavar="N",
+        help="resize your own images to N x N (default: 32, or as they are)",
+    )
 
 
 def add_settings(parser: Parser, without: Sequence[str] = ()) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.sources import is_image, is_text, read_pixels, unreadable
+from ebpl.data.files import image_files, printable, read_pixels, readers, unreadable
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError
 from ebpl.learning.prediction import BATCH, predict
@@ -44,17 +43,14 @@ class Summary:
 def find_images(places: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
     """The files named, and the image files in the folders named and below, in the order of their names.
 
-    Folders that a link leads to are not entered, so no loop is.
+    Hidden folders and folders that a link leads to are not entered, so no loop is. A place that does not exist is an
+    error before the first image is given, so that it costs no work.
     """
-    for place in map(Path, places):
-        if place.is_dir():
-            for folder, inside, names in os.walk(place):
-                inside.sort()
-                yield from (Path(folder) / name for name in sorted(names) if is_image(name))
-        elif place.exists():
-            yield place
-        else:
-            raise DataError(f"There is no file or folder {place}.")
+    found = [Path(place) for place in places]
+    for place in found:
+        if not os.path.exists(place):
+            raise DataError(f"There is no file or folder {printable(place)}.")
+    return chain.from_iterable(image_files(place) if place.is_dir() else [place] for place in found)
 
 
 def predict_files(
@@ -77,14 +73,14 @@ def predict_files(
     classes = description["classes"]
     limit = outlier_limit(run, outlier_quantile)
     summary = Summary()
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as readers:
+    with readers() as pool:
         for paths in _batches(iter(images), BATCH):
-            read = list(readers.map(lambda path: _read(path, (height, width), channels == 1), paths))
+            read = list(pool.map(lambda path: _read(path, (height, width), channels == 1), paths))
             pixels = [each for each in read if not isinstance(each, str)]
             predictions = predict(model, np.stack(pixels), dtype) if pixels else None
             at = 0
             for path, found in zip(paths, read, strict=True):
-                row: Row = {"image": _named(path), "label": "", "confidence": "", "energy": "", "outlier": ""}
+                row: Row = {"image": printable(path), "label": "", "confidence": "", "energy": "", "outlier": ""}
                 summary.images += 1
                 if isinstance(found, str) or predictions is None:
                     summary.unreadable += 1
@@ -144,8 +140,3 @@ def _read(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8] | 
         return read_pixels(path, size, gray)
     except Exception as error:
         return unreadable(path, error)
-
-
-def _named(path: Path) -> str:
-    """A path that can be written into a text file."""
-    return str(path) if is_text(str(path)) else ascii(str(path))

@@ -172,7 +172,8 @@ class Run:
                     f"{self.path} was trained on arrays, which it does not hold. Give them again as data=..."
                 )
             source = self.source
-            data = load(source["path"], data_dir=source.get("data_dir"), image_size=source.get("image_size"))
+            how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
+            data = load(source["path"], data_dir=source.get("data_dir"), **how)
         if data.fingerprint() != self.source["fingerprint"]:
             raise RunError(
                 f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "

@@ -45,7 +45,7 @@ class Settings:
         None,
         "What to train",
         "share of the training images set apart, with labels, to choose the best weights "
-        "(default: 0.3 for a benchmark as in the paper; 0.2 of your own labels where each class has 50 or more, else 0: "
+        "(default: 0.3 for a benchmark as in the paper; 0.2 of your labels where each class has 50 or more, else 0: "
         "the last weights are kept)",
         low=0,
         high=0.9,

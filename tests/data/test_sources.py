@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import ebpl
 from ebpl.data.load import load
 from ebpl.errors import DataError
-from tests.helpers import class_folders, write_png
+from tests.helpers import class_folders, quick, write_png
 
 
 def test_class_folders_with_unlabelled_images(tmp_path: Path) -> None:
@@ -262,3 +263,50 @@ def test_images_outside_the_class_folders_are_counted(tmp_path: Path) -> None:
     assert load(root).notes == ("1 images beside the folders are left out; unlabelled ones belong in unlabeled/",)
     with pytest.raises(DataError, match="holds 4 images, but no class folders"):
         load(root / "cats")
+
+
+def test_a_link_to_its_own_folder_is_no_class(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets", unlabeled=0)
+    (root / "zoo").symlink_to(root, target_is_directory=True)
+    with pytest.raises(DataError, match=r"zoo would be a class, but is a link to .*pets, which it lies in"):
+        load(root)
+    (root / "zoo").unlink()
+    (root / "round").symlink_to(root / "round")
+    (root / "cats").rename(tmp_path / "elsewhere")
+    (root / "cats").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    assert len(load(root).train) == 8
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_csv_as_spreadsheets_write_it(tmp_path: Path, end: str) -> None:
+    for name in ('with "quotes".png', "with, comma.png", "ü語.png", "<b>.png"):
+        write_png(tmp_path / name, value=len(name))
+    rows = ["image,label", '"with ""quotes"".png","a ""b"""', '"with, comma.png",c', "ü語.png,<b>bold</b>", "<b>.png,"]
+    (tmp_path / "labels.csv").write_bytes(("\ufeff" + end.join(rows) + end).encode())
+    data = load(tmp_path / "labels.csv")
+    assert data.classes == ("<b>bold</b>", 'a "b"', "c")
+    assert data.train.labels.tolist() == [1, 2, 0, -1]
+    assert data.train.paths == ('with "quotes".png', "with, comma.png", "ü語.png", "<b>.png")
+
+
+def test_a_csv_may_name_images_anywhere_and_they_stay_as_they_are(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    images = [write_png(there / f"{i}.png", value=50 * i) for i in range(4)]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*.png")}
+    table = here / "labels.csv"
+    table.write_text(f"image,label\n{images[0]},a\n../there/1.png,b\n{images[2]},\n../there/3.png,\n")
+    data = load(table)
+    assert data.train.paths == (str(images[0]), "../there/1.png", str(images[2]), "../there/3.png")
+    run = ebpl.train(table, quick(epochs=1, steps=1), run=tmp_path / "run")
+    assert (run.path / "pseudo_labels" / "step-1.csv").read_text().count(".png") == 2
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*.png")} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "there", "run"}
+    assert [path.name for path in here.iterdir()] == ["labels.csv"]
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    write_png(tmp_path / "here.png")
+    (tmp_path / "labels.csv").write_text("image,label\n\nhere.png,a\n\nthere.png,b\n")
+    with pytest.raises(DataError, match=r"line 5: there\.png"):
+        load(tmp_path / "labels.csv")

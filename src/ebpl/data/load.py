@@ -18,8 +18,11 @@ def load(
     image_size: int | None = None,
     download: bool = True,
     training: bool = True,
+    skip_unreadable: bool = False,
 ) -> ImageSet:
     """Images from wherever they are; with `training`, only if a classifier can be trained on them.
+
+    Files that cannot be read are an error that names them all; with `skip_unreadable` they are left out and noted.
 
     >>> load("digits").shape
     (1, 8, 8)
@@ -27,17 +30,18 @@ def load(
     if isinstance(data, ImageSet):
         return data
     from ebpl.data import benchmarks, sources
+    from ebpl.data.files import is_text
 
     if str(data) in BENCHMARK_NAMES:
         return benchmarks.load_benchmark(str(data), Path(data_dir) if data_dir else None, download=download)
-    if not sources.is_text(str(data)):
+    if not is_text(str(data)):
         raise DataError(f"{str(data)!a} is not valid UTF-8. Rename the folder or file.")
     path = Path(data)
     if len(path.name) < 256 and path.exists():
         if path.is_dir():
-            images = sources.from_folder(path, image_size)
+            images = sources.from_folder(path, image_size, skip_unreadable=skip_unreadable)
         elif path.suffix.lower() == ".csv":
-            images = sources.from_csv(path, image_size)
+            images = sources.from_csv(path, image_size, skip_unreadable=skip_unreadable)
         elif path.suffix.lower() == ".npz":
             images = sources.from_npz(path, image_size)
         else:

@@ -98,7 +98,7 @@ class Trainer:
         for _ in self.work():
             pass
 
-    def work(self) -> Iterator[None]:
+    def work(self) -> Generator[None, None, None]:
         """Training in small pieces: each `next` starts some updates, so that several trainers can take turns.
 
         On a GPU the updates are only queued; the first piece prepares without any.

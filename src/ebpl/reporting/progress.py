@@ -174,8 +174,9 @@ def duration(seconds: float) -> str:
 @contextlib.contextmanager
 def counted(what: str, every: float = 5.0) -> Iterator[Callable[[int], None]]:
     """Counts things whose number is not known before: a line now and then, on a terminal always the same one."""
-    total, start, last = 0, time.monotonic(), 0.0
+    total, start = 0, time.monotonic()
     live = sys.stderr.isatty()
+    last = 0.0 if live else start
 
     def done(count: int) -> None:
         nonlocal total, last

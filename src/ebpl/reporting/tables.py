@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebpl.measuring.summary import NAMES, as_number, in_words, spread
+from ebpl.reporting.text import harmless
 
 MOST_COLUMNS = 5
 """As many seeds as fit beside each other on a terminal of 80 columns."""
@@ -14,8 +15,9 @@ MOST_COLUMNS = 5
 def measures_table(title: str, results: dict[str, dict[str, float]], shown: Sequence[str] = tuple(NAMES)) -> Any:
     """Measures as rows (all, or the ones named), one column a result."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(harmless(title)), title_justify="left")
     table.add_column("measure")
     for name in results:
         table.add_column(name, justify="right")
@@ -28,9 +30,12 @@ def seeds_table(title: str, results: dict[int, dict[str, float]]) -> Any:
     """Measures as rows, one column a seed (of many seeds the lowest and highest value), mean and standard deviation."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     title += f", {len(results)} seed{'s' * (len(results) > 1)}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        title=Text(harmless(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     many = len(results) > MOST_COLUMNS
     table.add_column("measure" if many else "measure, by seed")
     for name in ["lowest", "highest"] if many else results:

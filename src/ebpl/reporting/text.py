@@ -1,4 +1,4 @@
-"""Markdown that commands make: tables, and the parts of a page that stand between two comments."""
+"""Text that commands make: Markdown tables, the parts of a page that stand between two comments, and harmless names."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def between(text: str, begin: str, end: str, made: str) -> str:
     if not pattern.search(text):
         raise DataError(f"There is no {begin} ... {end} in the README to put the tables into.")
     return pattern.sub(lambda _: f"{begin}\n{made}\n{end}", text)
+
+
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
+
+
+def harmless(text: str) -> str:
+    """The text with control characters spelt out: names from outside must not move a terminal's cursor.
+
+    >>> print(harmless("clear \\x1b[2J"))
+    clear \\x1b[2J
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
