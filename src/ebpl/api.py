@@ -19,7 +19,7 @@ from ebpl.errors import SomeFailedError, UsageError
 from ebpl.evaluating import Data, draw_reliability, evaluate, evaluation, evaluation_of_seeds, finish, opened
 from ebpl.learning.ranks import ALONE, Ranks, join
 from ebpl.processes import place
-from ebpl.reporting.progress import Progress, Silent
+from ebpl.reporting.progress import Progress, Silent, duration
 from ebpl.reporting.tensorboard import writer_class
 from ebpl.runs import Run, Watched, open_runs, resume_command
 from ebpl.seeds import checked_seeds
@@ -52,6 +52,7 @@ def train(
     image_size: int | None = None,
     skip_unreadable: bool = False,
     progress: Progress | None = None,
+    time_limit: float | None = None,
     devices: int | None = None,
     nodes: int | None = None,
     **changes: Any,
@@ -60,7 +61,8 @@ def train(
 
     `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `standard` on a GPU and
     `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
-    below `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`.
+    below `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`. With a `time_limit`
+    in seconds, a few updates are timed first, and epochs are shortened until the whole training fits.
 
     In a script started by torchrun or SLURM in several processes, all of them train one run together, each on its own
     device; `devices` (on each machine) and `nodes` are then checked, and `devices=1` lets each train a run of its own.
@@ -73,12 +75,15 @@ def train(
     chosen = _chosen(settings, preset, changes)
     choose_device(chosen)
     ranks = join(chosen, devices, nodes)
+    if time_limit is not None and ranks.count > 1:
+        raise UsageError("A time limit is for one process: the time of several is not known before they train.")
 
     def prepared() -> tuple[Run, ImageSet]:
         images = load(data, data_dir=data_dir, image_size=image_size, skip_unreadable=skip_unreadable)
         _check(images, chosen)
         source = _source(data, data_dir, image_size, skip_unreadable)
-        return Run.create(Path(run) if run else None, chosen, images, source, ranks.count), images
+        fitting = _fitted(images, chosen, time_limit, progress or Silent())
+        return Run.create(Path(run) if run else None, fitting, images, source, ranks.count), images
 
     made, images = ranks.first(prepared)
     for _ in _training(made, images, progress if progress and ranks.is_first else Silent(), ranks):
@@ -97,6 +102,7 @@ def train_seeds(
     image_size: int | None = None,
     skip_unreadable: bool = False,
     progress: Sequence[Progress] | None = None,
+    time_limit: float | None = None,
     **changes: Any,
 ) -> list[Run]:
     """Train the same settings with several seeds and return the finished runs, in the order of the seeds.
@@ -119,8 +125,9 @@ def train_seeds(
     for each in every:
         _check(images, each)
     source = _source(data, data_dir, image_size, skip_unreadable)
+    shown = progress or [Silent() for _ in every]
+    chosen = _fitted(images, chosen, time_limit / len(every) if time_limit else None, shown[0])
     runs = Run.create_for_seeds(Path(run) if run else None, chosen, [each.seed for each in every], images, source)
-    shown = progress or [Silent() for _ in runs]
     return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
 
 
@@ -198,6 +205,23 @@ def _chosen(settings: Settings | None, preset: str | None, changes: dict[str, An
     if settings is None:
         settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
     return settings.changed(**changes)
+
+
+def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress: Progress) -> Settings:
+    """The settings with epochs short enough for the time limit, if there is one."""
+    if limit is None:
+        return settings
+    from ebpl.learning.fitting import fit_to_time
+
+    fitted, timing = fit_to_time(images, settings, limit)
+    if fitted == settings:
+        progress.say(f"the whole training will take about {duration(timing.seconds)}, which fits")
+    else:
+        progress.say(
+            f"the whole training would take about {duration(timing.seconds)}; epochs of {fitted.epoch_updates} updates "
+            f"make it fit {duration(limit)}"
+        )
+    return fitted
 
 
 def _alone() -> None:

@@ -21,7 +21,7 @@ from ebpl.benchmarking import command as benchmarking
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, SomeFailedError, UsageError, did_you_mean, is_memory
 from ebpl.experiments import command as reproducing
 from ebpl.labeling import command as labeling
-from ebpl.options import Parser, add_data, add_settings, changes, positive, whole
+from ebpl.options import Parser, add_data, add_settings, changes, positive, seconds, whole
 from ebpl.reporting.page import command as reporting
 from ebpl.reporting.text import harmless
 from ebpl.seeds import parse_seeds
@@ -162,6 +162,12 @@ def _add_train(parser: Parser) -> None:
         metavar="NAME",
         help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
     )
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        metavar="20m",
+        help="shorten epochs until the whole training fits this time, by timing a few updates first",
+    )
     _add_processes(parser)
     add_settings(parser)
 
@@ -197,7 +203,7 @@ def _train(options: argparse.Namespace) -> int:
 
     settings = settings or api.default_settings(given.get("device", "auto")).changed(**given)
     places = {"run": options.run, "data_dir": options.data_dir, "image_size": options.image_size}
-    places["skip_unreadable"] = options.skip_unreadable
+    places |= {"skip_unreadable": options.skip_unreadable, "time_limit": options.time_limit}
     if seeds is None:
         among = {"devices": options.devices, "nodes": options.nodes}
         return _show_finished(api.train(options.data, settings, **places, **among, progress=terminal_progress()))
