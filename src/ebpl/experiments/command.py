@@ -13,14 +13,17 @@ from ebpl.settings import preset
 
 if TYPE_CHECKING:
     from ebpl.experiments.cells import Cell
+    from ebpl.settings import Settings
 
 VARIED = ("method", "pseudo_labels", "seed")
+BEYOND = ("outliers", "suggestions")
 
 
 def add_options(parser: Parser) -> None:
     """The options of the command."""
     add = parser.add_argument
-    add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class")
+    add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class; "
+        "and past the paper, outliers: with images that do not belong; suggestions: labelling them")  # fmt: skip
     add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; labels: blood)")
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
     add("--preset", default="standard", metavar="NAME", help="what the settings below start from (default: standard)")
@@ -43,6 +46,8 @@ def reproduce(options: argparse.Namespace) -> int:
     from ebpl.experiments.cells import cells
 
     settings = preset(options.preset, **changes(options))
+    if options.experiment in BEYOND:
+        return _beyond(options, settings)
     chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
     results, output = Path(options.results), Path(options.output)
     data_dir = Path(options.data_dir) if options.data_dir else None
@@ -64,11 +69,8 @@ def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_di
     from ebpl.experiments.reproduce import Reproduction
     from ebpl.reporting.progress import terminal_progresses
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     deadline = time.monotonic() + options.time_limit
-    work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, say, data_dir, deadline)
+    work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, _say, data_dir, deadline)
     try:
         if options.ray:
             from ebpl.experiments.cluster import reproduce_on
@@ -80,18 +82,45 @@ def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_di
         raise KeyboardInterrupt("Stopped. The same command goes on where it was.") from None
 
 
+def _beyond(options: argparse.Namespace, settings: Settings) -> int:
+    """An experiment past the paper: run the seeds that are missing, and show what is there."""
+    import time
+
+    from ebpl.experiments.beyond import Beyond, records, summary
+    from ebpl.reporting.progress import terminal_progresses
+
+    results, data_dir = Path(options.results), Path(options.data_dir) if options.data_dir else None
+    if not (options.show or options.draw_only):
+        work = Beyond(settings, results, Path(options.runs), terminal_progresses, _say, data_dir)
+        work.deadline = time.monotonic() + options.time_limit
+        run = {"outliers": work.outliers, "suggestions": work.suggestions}[options.experiment]
+        for data in options.datasets or ["blood"]:
+            run(data, parse_seeds(options.seeds))
+    _show(summary([record for record in records(results) if record["experiment"] == options.experiment]))
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _show_cells(chosen: Any, records: Any) -> None:
     """Which cells are there and which are missing."""
+    from ebpl.experiments.output import overview
+
+    _show(overview(chosen, records))
+
+
+def _show(lines: list[list[str]]) -> None:
+    """Heads and lines as a table."""
     from rich import box
     from rich.table import Table
 
-    from ebpl.experiments.output import overview
     from ebpl.reporting.tables import show
 
-    heads, *lines = overview(chosen, records)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in heads:
+    for head in lines[0]:
         table.add_column(head)
-    for line in lines:
+    for line in lines[1:]:
         table.add_row(*line)
     show(table)

@@ -1,0 +1,229 @@
+"""What goes past the paper, shown on real data: images that do not belong, and suggestions of what to label.
+
+Both take a benchmark apart and put it together as a practitioner would meet it. A record for each seed is kept in
+`results/beyond/`; a seed that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl import api
+from ebpl.data.images import UNLABELED, Images, ImageSet
+from ebpl.data.load import load
+from ebpl.data.split import PAPER_VALIDATION, split_for
+from ebpl.devices import describe_environment, device_and_dtype
+from ebpl.errors import DataError
+from ebpl.experiments.ledger import Record
+from ebpl.experiments.reproduce import Bars, Brief
+from ebpl.files import write_json
+from ebpl.labeling.suggesting import suggest
+from ebpl.learning.prediction import predict
+from ebpl.learning.telling import PSEUDO_LABELS
+from ebpl.measuring.summary import spread
+from ebpl.runs import SETTINGS, Run
+from ebpl.settings import Settings
+
+FOLDER = "beyond"
+STRANGERS = 0.2
+"""Share of the unlabelled images that are another dataset's."""
+REJECTED_ABOVE = 0.99
+SUGGESTED = 40
+OTHERS = {"blood": "cifar10", "digits": "fashion"}
+"""Where the images that do not belong come from."""
+
+Say = Callable[[str], None]
+
+
+def mixed(data: ImageSet, other: ImageSet, share: float, seed: int) -> tuple[ImageSet, NDArray[np.bool_]]:
+    """A benchmark some of whose training images are another's, without a label, and which these are."""
+    random = np.random.default_rng(seed)
+    # strangers are never labelled nor among the validation images, so that all of them are unlabelled
+    labels = (data.labels_per_class or 0) * len(data.classes)
+    kept = 1 - PAPER_VALIDATION
+    count = round(share * (kept * len(data.train) - labels) / (1 - PAPER_VALIDATION * share))
+    if count > len(other.train):
+        raise DataError(f"{other.name} has {len(other.train)} images, of which {count} are wanted.")
+    places = random.permutation(len(data.train))[:count]
+    taken = random.permutation(len(other.train))[:count]
+    pixels, given = data.train.pixels.copy(), data.train.labels.copy()
+    pixels[places] = _resized(other.train.take(taken).with_channels(data.shape[0]).pixels, data.shape[1:])
+    given[places] = UNLABELED
+    strange = np.zeros(len(given), bool)
+    strange[places] = True
+    return replace(data, name=f"{data.name}+{other.name}", train=Images(pixels, given)), strange
+
+
+def _resized(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    if pixels.shape[1:3] == size:
+        return pixels
+    made = np.zeros((len(pixels), *size, pixels.shape[3]), np.uint8)
+    for target, image in zip(made, pixels, strict=True):
+        shown = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+        small = np.asarray(shown.resize((size[1], size[0]), Image.Resampling.BOX))
+        target[...] = small[..., None] if small.ndim == 2 else small
+    return made
+
+
+class Beyond:
+    """An experiment of several trainings for each seed, resumed where it was stopped."""
+
+    def __init__(
+        self, settings: Settings, results: Path, runs: Path, bars: Bars, say: Say, data_dir: Path | None
+    ) -> None:
+        self.settings, self.results, self.runs, self.bars, self.say = settings, results / FOLDER, runs, bars, say
+        self.data_dir = data_dir
+        self.deadline = float("inf")
+
+    def outliers(self, name: str, seeds: Sequence[int]) -> bool:
+        """Train with strangers among the unlabelled images, as they are and with rejection; False if time ran out."""
+        data, other = (load(each, data_dir=self.data_dir) for each in (name, OTHERS[name]))
+        for seed in self._missing("outliers", name, seeds):
+            images, strange = mixed(data, other, STRANGERS, seed)
+            base = self.settings.changed(method="ebpl", seed=seed)
+            arms = {"kept": base, "rejected": base.changed(reject_outliers=REJECTED_ABOVE)}
+            runs = self._trained({f"outliers-{name}-{arm}": each for arm, each in arms.items()}, images)
+            if runs is None:
+                return False
+            found = {arm: _of_outliers(run, images, strange) for arm, run in zip(arms, runs, strict=True)}
+            self._save("outliers", name, base, {"other": other.name, "share": STRANGERS, "arms": found})
+        return True
+
+    def suggestions(self, name: str, seeds: Sequence[int]) -> bool:
+        """Label what is suggested, or as many images at random, and train anew; False if time ran out."""
+        data = load(name, data_dir=self.data_dir)
+        for seed in self._missing("suggestions", name, seeds):
+            base = self.settings.changed(method="ebpl", seed=seed)
+            parts = split_for(data, base)
+            first = _labelled(data, parts.labeled, parts.validation)
+            begun = self._trained({f"suggestions-{name}-before": base.changed(validation_fraction=0.0)}, first)
+            if begun is None:
+                return False
+            chosen = np.array([each.index for each in suggest(begun[0], SUGGESTED, data=first)])
+            rest = np.flatnonzero(~first.train.labeled)
+            chance = np.random.default_rng(seed).choice(rest, len(chosen), replace=False)
+            truth = np.delete(data.train.labels, parts.validation)
+            arms = {"suggested": chosen, "random": chance}
+            found = {"before": _of_labels(begun[0], truth, np.zeros(0, int), len(data.classes))}
+            for arm, added in arms.items():
+                more = first.train.labels.copy()
+                more[added] = truth[added]
+                images = replace(first, train=Images(first.train.pixels, more))
+                again = self._trained({f"suggestions-{name}-{arm}": base.changed(validation_fraction=0.0)}, images)
+                if again is None:
+                    return False
+                found[arm] = _of_labels(again[0], truth, added, len(data.classes))
+            self._save("suggestions", name, base, {"added": len(chosen), "arms": found})
+        return True
+
+    def _missing(self, experiment: str, name: str, seeds: Sequence[int]) -> list[int]:
+        return [seed for seed in seeds if not self._place(experiment, name, seed).is_file()]
+
+    def _place(self, experiment: str, name: str, seed: int) -> Path:
+        return self.results / f"{experiment}-{name}-seed{seed}.json"
+
+    def _trained(self, wanted: dict[str, Settings], images: ImageSet) -> list[Run] | None:
+        """Finished runs by these names, trained now if need be; None if the time was over before."""
+        runs = []
+        for name, settings in wanted.items():
+            path = self.runs / f"{name}-seed{settings.seed}"
+            if path.is_dir() and not (path / SETTINGS).is_file():
+                shutil.rmtree(path)  # a kill left half a directory
+            runs.append(Run(path) if path.is_dir() else Run.create(path, settings, images, {}))
+        going = [run for run in runs if not run.finished]
+        if going:
+            self.say(f"training {', '.join(run.path.name for run in going)}")
+            with self.bars([run.path.name for run in going]) as bars:
+                errors = api.go_on(going, images, [Brief(bar) for bar in bars], self.deadline)
+            for error in errors.values():
+                raise error
+        return runs if all(run.finished for run in runs) and time.monotonic() < self.deadline else None
+
+    def _save(self, experiment: str, name: str, settings: Settings, found: dict[str, Any]) -> None:
+        record = {
+            "experiment": experiment,
+            "data": name,
+            "settings": settings.to_dict(),
+            "environment": describe_environment(settings),
+            **found,
+        }
+        write_json(self._place(experiment, name, settings.seed), record)
+
+
+def _of_outliers(run: Run, images: ImageSet, strange: NDArray[np.bool_]) -> dict[str, Any]:
+    """How well the energy tells strangers, and what they did to the labels."""
+    from sklearn.metrics import roc_auc_score
+
+    model, _ = run.load_model()
+    device, dtype = device_and_dtype(run.settings)
+    unlabeled = split_for(images, run.settings).unlabeled
+    energies = predict(model.to(device), images.train.pixels[unlabeled], dtype).energies
+    steps = []
+    for step in range(1, run.settings.steps + 1):
+        with (run.path / PSEUDO_LABELS / f"step-{step}.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        inside = sum(strange[int(row["image"])] for row in rows)
+        right = sum(row["truth"] == row["label"] for row in rows)  # a stranger's truth is empty: no label is right
+        steps.append({"step": step, "images": len(rows), "strangers": int(inside), "right": right / max(1, len(rows))})
+    result = run.metrics()
+    return {
+        "auroc": float(roc_auc_score(strange[unlabeled], energies)),
+        "metrics": result["metrics"],
+        "last": result["last"]["metrics"],
+        "pseudo_labels": steps,
+        "seconds": result["seconds"],
+    }
+
+
+def _of_labels(run: Run, truth: NDArray[Any], added: NDArray[Any], classes: int) -> dict[str, Any]:
+    result = run.metrics()
+    counts = np.bincount(truth[added], minlength=classes)
+    return {"metrics": result["metrics"], "added": counts.tolist(), "seconds": result["seconds"]}
+
+
+def _labelled(data: ImageSet, labeled: NDArray[Any], left_out: NDArray[Any]) -> ImageSet:
+    """The benchmark as own data: few labels, the rest unlabelled, and no validation images."""
+    labels = np.full(len(data.train), UNLABELED)
+    labels[labeled] = data.train.labels[labeled]
+    train = Images(np.delete(data.train.pixels, left_out, axis=0), np.delete(labels, left_out))
+    return replace(data, train=train, labels_per_class=None)
+
+
+def summary(found: Sequence[Record]) -> list[list[str]]:
+    """A line for each experiment, dataset and arm: means over seeds."""
+    lines = [
+        ["experiment", "data", "arm", "n", "accuracy %", "ECE %", "AUROC of the energy %", "right in the last step %"]
+    ]
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for record in found:
+        for arm, values in record["arms"].items():
+            groups.setdefault((record["experiment"], record["data"], arm), []).append(values)
+    for key, arms in groups.items():
+        accuracy, ece = (_mean([arm["metrics"][name] for arm in arms]) for name in ("accuracy", "ece"))
+        strange = "auroc" in arms[0]
+        auroc = _mean([arm["auroc"] for arm in arms]) if strange else ""
+        right = _mean([arm["pseudo_labels"][-1]["right"] for arm in arms]) if strange else ""
+        lines.append([*key, str(len(arms)), accuracy, ece, auroc, right])
+    return lines
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean, deviation = spread([{"x": value} for value in values])["x"]
+    return f"{100 * mean:.1f} ± {100 * deviation:.1f}" if len(values) > 1 else f"{100 * mean:.1f}"
+
+
+def records(folder: Path) -> list[Record]:
+    """All that is kept of these experiments."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / FOLDER).glob("*.json"))]

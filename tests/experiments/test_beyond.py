@@ -1,0 +1,77 @@
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebpl
+from ebpl.data.split import split_for
+from ebpl.experiments import beyond
+from ebpl.experiments.beyond import Beyond, mixed, records, summary
+from ebpl.reporting.progress import Progress, Silent
+from ebpl.settings import preset
+from tests.helpers import random_images
+
+SETTINGS = preset("quick", epochs=1, steps=2, step_epochs=1, sgld_steps=1, guard_every=5)
+
+
+@contextlib.contextmanager
+def silent(labels: Sequence[str]) -> Iterator[list[Progress]]:
+    yield [Silent() for _ in labels]
+
+
+def strangers() -> ebpl.ImageSet:
+    return ebpl.from_arrays(random_images(300, 12, 10, 3), np.arange(300) % 2, name="strangers")
+
+
+def made() -> Beyond:
+    return Beyond(SETTINGS, Path("results"), Path("runs"), silent, lambda _: None, None)
+
+
+def test_strangers_are_so_many_of_the_unlabelled_images_and_never_labelled() -> None:
+    data = ebpl.load("digits")
+    images, strange = mixed(data, strangers(), 0.2, seed=3)
+    parts = split_for(images, SETTINGS)
+    assert strange[parts.unlabeled].mean() == pytest.approx(0.2, abs=0.02)
+    assert not strange[parts.labeled].any()
+    assert not strange[parts.validation].any()
+    assert np.array_equal(images.train.pixels[~strange], data.train.pixels[~strange])
+    assert not (images.train.pixels[strange] == data.train.pixels[strange]).all((1, 2, 3)).any()
+
+
+def test_outliers_are_measured_with_and_without_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = beyond.load
+    monkeypatch.setattr(beyond, "load", lambda name, **more: strangers() if name == "fashion" else load(name, **more))
+    assert made().outliers("digits", [0])
+    (record,) = records(Path("results"))
+    kept, rejected = record["arms"]["kept"], record["arms"]["rejected"]
+    assert 0 <= kept["auroc"] <= 1
+    half, everything = (step["images"] for step in kept["pseudo_labels"])
+    assert half == everything // 2
+    assert kept["pseudo_labels"][-1]["strangers"] == pytest.approx(0.2 * everything, abs=10)
+    assert rejected["pseudo_labels"][-1]["images"] < everything
+    heads, *lines = summary([record])
+    assert [line[:4] for line in lines] == [["outliers", "digits", arm, "1"] for arm in ("kept", "rejected")]
+    assert lines[0][heads.index("AUROC of the energy %")] == f"{100 * kept['auroc']:.1f}"
+    before = Path("results/beyond/outliers-digits-seed0.json").read_text()
+    assert made().outliers("digits", [0])  # nothing is done twice
+    assert Path("results/beyond/outliers-digits-seed0.json").read_text() == before
+
+
+def test_suggestions_are_compared_with_as_many_random_images() -> None:
+    assert made().suggestions("digits", [1])
+    record = json.loads(Path("results/beyond/suggestions-digits-seed1.json").read_text())
+    arms = record["arms"]
+    assert sum(arms["suggested"]["added"]) == sum(arms["random"]["added"]) == record["added"] == beyond.SUGGESTED
+    assert all(0 < arm["metrics"]["accuracy"] < 1 for arm in arms.values())
+
+
+def test_a_stopped_experiment_goes_on() -> None:
+    work = made()
+    work.deadline = 0.0
+    assert not work.suggestions("digits", [0])
+    assert records(Path("results")) == []
+    assert made().suggestions("digits", [0])
+    assert len(records(Path("results"))) == 1
