@@ -57,3 +57,14 @@ def test_the_first_seed_carries_what_single_images_are_drawn_from() -> None:
 
 
 TINY = {"preset": "quick", "epochs": 1, "steps": 2, "step_epochs": 1, "sgld_steps": 1}
+
+
+def test_a_digest_changes_with_every_result_and_with_nothing_else() -> None:
+    def record(seed: int, accuracy: float) -> dict[str, object]:
+        return {"data": {"name": "x"}, "settings": {"seed": seed}, "result": {"accuracy": accuracy}, "environment": {}}
+
+    both = [record(0, 0.5), record(1, 0.6)]
+    elsewhere = [{**each, "environment": {"gpu": "x"}} for each in both]
+    assert ledger.digest(both) == ledger.digest(both[::-1]) == ledger.digest(elsewhere)
+    others = [both, both[:1], [record(0, 0.5), record(1, 0.7)]]
+    assert len({ledger.digest(each) for each in others}) == 3

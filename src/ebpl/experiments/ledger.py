@@ -81,7 +81,8 @@ def name_of(record: Record) -> str:
 
 def digest(records: Sequence[Record]) -> str:
     """A few letters that change with any result among these records, whatever their order."""
-    parts = sorted(json.dumps([name_of(record), record["result"]], sort_keys=True) for record in records)
+    kept = [[record["data"], record["settings"], record["result"]] for record in records]
+    parts = sorted(json.dumps(each, sort_keys=True) for each in kept)
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
