@@ -4,6 +4,7 @@ from ebpl.documenting import results
 from ebpl.documenting.results import _cells
 from ebpl.experiments.ledger import load
 from ebpl.experiments.output import tables
+from ebpl.files import write_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,3 +31,14 @@ def test_the_three_measures_of_a_cell_stand_below_each_other() -> None:
 
 def test_an_empty_ledger_is_told() -> None:
     assert results.moments(Path()) == "Not measured."
+    assert results.beyond(Path(), "outliers") == "Not measured yet."
+
+
+def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
+    arm = {"metrics": {"accuracy": 0.5, "ece": 0.1}}
+    write_json(Path("results/beyond/x.json"), {"experiment": "suggestions", "data": "blood", "arms": {"random": arm}})
+    assert results.beyond(Path(), "suggestions").splitlines() == [
+        "| data | arm | n | accuracy % | ECE % |",
+        "| --- | --- | --- | --- | --- |",
+        "| blood | random | 1 | 50.0 | 10.0 |",
+    ]

@@ -44,6 +44,8 @@ MADE: dict[str, Callable[[Path], str]] = {
     "table of results": results.table1,
     "moments": results.moments,
     "distances": results.distances,
+    "outliers": lambda root: results.beyond(root, "outliers"),
+    "suggested": lambda root: results.beyond(root, "suggestions"),
     "minutes": lambda root: results.of_readme(root, "presets"),
     "speed": results.speed,
 }

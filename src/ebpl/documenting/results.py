@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ebpl.benchmarking import record as speeds
 from ebpl.benchmarking.report import summary
+from ebpl.experiments import beyond as past_the_paper
 from ebpl.experiments import selection, table
 from ebpl.experiments.cells import PAPER_DATASETS, Cell, cells
 from ebpl.experiments.ledger import Record, load
@@ -36,6 +37,16 @@ def distances(root: Path) -> str:
     measured = table.measured(_cells(), _records(root))
     datasets = [name for name in PAPER_DATASETS if any(key[-1] == name for key in measured)]
     return table.markdown(table.distances(datasets, measured))
+
+
+def beyond(root: Path, experiment: str) -> str:
+    """What an experiment past the paper has shown, without columns that are empty."""
+    kept = [record for record in past_the_paper.records(root / "results") if record["experiment"] == experiment]
+    if not kept:
+        return "Not measured yet."
+    columns = [column for column in zip(*past_the_paper.summary(kept), strict=True) if any(column[1:])][1:]
+    heads, *rows = zip(*columns, strict=True)
+    return markdown_table(heads, rows)
 
 
 def speed(root: Path) -> str:
