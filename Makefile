@@ -5,7 +5,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check format reproduced readme benchmarks test-gpu test-ray test-browser clean
+.PHONY: demo test check format docs reproduced readme benchmarks test-gpu test-ray test-browser clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -21,6 +21,10 @@ check: .venv/dev  ## style and types
 format: .venv/dev  ## bring the code into the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: .venv/docs  ## build the documentation into site/; it needs nothing from outside to be read
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
 
 reproduced: .venv/core  ## write tables and figures of reproduced/ anew from results/; draws images where EBPL_DATA has them
 	$(BIN)/ebpl reproduce table1 --draw-only --datasets $(shell $(BIN)/python -c "from ebpl.experiments.readme import SHOWN; print(','.join(SHOWN))")
@@ -40,13 +44,13 @@ test-ray: .venv/dev  ## the cells over a local Ray cluster; installs Ray, half a
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/experiments
 
-test-browser: .venv/dev  ## the report in Debian's Chromium; installs it where it is not there
+test-browser: .venv/dev  ## the report and the documentation in Debian's Chromium; installs it where it is not there
 	command -v chromium > /dev/null || $(ROOT) apt-get install --yes --no-install-recommends chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting tests/docs
 
 clean:  ## remove what make made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
 
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
@@ -54,6 +58,10 @@ clean:  ## remove what make made
 .venv/core: pyproject.toml constraints.txt | .venv/bin/pip
 	@echo "Installing into .venv (once)"
 	@$(INSTALL) .
+	@touch $@
+
+.venv/docs: pyproject.toml constraints.txt | .venv/core
+	@$(INSTALL) '.[docs]'
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt | .venv/core

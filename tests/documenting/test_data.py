@@ -1,0 +1,11 @@
+from ebpl.data.names import BENCHMARK_NAMES
+from ebpl.documenting.data import benchmarks, endings
+
+
+def test_every_benchmark_is_listed() -> None:
+    assert all(f"| `{name}` |" in benchmarks() for name in BENCHMARK_NAMES)
+    assert "| `digits` | scikit-learn's digits | 10 | 5 | 1 200 | 597 |" in benchmarks()
+
+
+def test_endings_of_images_are_listed() -> None:
+    assert "`.png`" in endings()

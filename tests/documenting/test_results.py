@@ -1,0 +1,44 @@
+from pathlib import Path
+
+from ebpl.documenting import results
+from ebpl.documenting.results import _cells
+from ebpl.experiments.ledger import load
+from ebpl.experiments.output import tables
+from ebpl.files import write_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tables_hold_what_the_repository_shows_elsewhere() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    whole = tables(_cells(), load(ROOT / "results"))["table1.md"]
+    assert results.of_readme(ROOT, "digits") in readme
+    assert results.speed(ROOT) in readme
+    assert results.moments(ROOT) in whole
+
+
+def test_distances_are_of_what_was_measured() -> None:
+    heads = results.distances(ROOT).splitlines()[0]
+    assert "blood" in heads
+    assert "not measured" not in "".join(line.split("|")[4] for line in results.distances(ROOT).splitlines()[2:])
+
+
+def test_the_three_measures_of_a_cell_stand_below_each_other() -> None:
+    text = results.table1(ROOT)
+    assert "<br>" in text
+    assert " / " not in text
+
+
+def test_an_empty_ledger_is_told() -> None:
+    assert results.moments(Path()) == "Not measured."
+    assert results.beyond(Path(), "outliers") == "Not measured yet."
+
+
+def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
+    arm = {"metrics": {"accuracy": 0.5, "ece": 0.1}}
+    write_json(Path("results/beyond/x.json"), {"experiment": "suggestions", "data": "blood", "arms": {"random": arm}})
+    assert results.beyond(Path(), "suggestions").splitlines() == [
+        "| data | arm | n | accuracy % | ECE % |",
+        "| --- | --- | --- | --- | --- |",
+        "| blood | random | 1 | 50.0 | 10.0 |",
+    ]
