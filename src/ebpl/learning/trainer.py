@@ -45,9 +45,7 @@ class Trainer:
         self.method = METHODS[settings.method]
         self.device = ranks.device or choose_device(settings)
         self.dtype = choose_dtype(settings, self.device)
-        torch.backends.cudnn.benchmark = (
-            self.device.type == "cuda"
-        )  # shapes never change: find the fastest kernels once
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"  # shapes never change: find the fastest once
         self.augmentation = data.augment if settings.augment == "auto" else settings.augment
         self._prepare_data()
         architecture = Architecture(
@@ -107,9 +105,10 @@ class Trainer:
         """
         stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self._say))
         if stored is not None:
-            stored = _each(stored, self.learner.with_own_chains)
-            self._restore(stored)
-            self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
+            with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets.shape):
+                stored = _each(stored, self.learner.with_own_chains)
+                self._restore(stored)
+                self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
             if not (self.run.path / WEIGHTS).is_file():
                 self._save_best()
         else:
