@@ -1,5 +1,8 @@
 import csv
 import io
+import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +10,12 @@ import pytest
 from PIL import Image
 
 import ebpl
-from ebpl.cli import main
 from ebpl.errors import DataError
-from ebpl.predicting import Summary, csv_writer, find_images, outlier_limit, predict_files
+from ebpl.learning.prediction import BATCH
+from ebpl.predicting import Summary, find_images, measured_accuracy, outlier_limit, predict_files
 from ebpl.runs import Run
-from tests.helpers import class_folders, quick
+from ebpl.writing import csv_writer
+from tests.helpers import blobs, class_folders, quick
 
 
 @pytest.fixture
@@ -90,11 +94,68 @@ def test_links_in_circles_are_not_followed() -> None:
         list(find_images(["nowhere"]))
 
 
-def test_the_command_writes_a_whole_file_or_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "run", "photos", "--output", "out/labels.csv"]) == 0
-    with Path("out/labels.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert f"{len(rows)} images, {len(rows)} labelled" in capsys.readouterr().err
-    assert main(["predict", "run", "photos", "nowhere", "--output", "out/other.csv"]) == DataError.exit_code
-    assert [path.name for path in Path("out").iterdir()] == ["labels.csv"]
-    assert main(["predict", "run", "photos", "--abstain-below", "2"]) == 2
+def test_no_more_images_are_held_than_are_predicted_at_once(run: Run) -> None:
+    pulled = written = most = 0
+    path = next(find_images(["photos"]))
+
+    def images(count: int) -> Iterator[Path]:
+        nonlocal pulled
+        for _ in range(count):
+            pulled += 1
+            yield path
+
+    def write(row: dict[str, object]) -> None:
+        nonlocal written, most
+        written += 1
+        most = max(most, pulled - written)
+
+    summary = predict_files(run, images(3 * BATCH + 5), write)
+    assert summary.images == written == 3 * BATCH + 5
+    assert most < BATCH
+
+
+def test_a_place_that_does_not_exist_costs_no_work() -> None:
+    class_folders(Path("photos"))
+    with pytest.raises(DataError, match="nowhere"):
+        find_images(["photos", "nowhere"])  # though nothing is asked for yet
+
+
+def test_odd_files_get_a_row_each_and_stop_nothing(run: Run) -> None:
+    folder = Path("odd")
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "round.png").symlink_to("round.png")
+    good = next(find_images(["photos"])).read_bytes()
+    (folder / ("ü" * 100 + ".png")).write_bytes(good)
+    (folder / os.fsdecode(b"caf\xe9.png")).write_bytes(good)
+    frames = [Image.new("L", (8, 8), value) for value in (10, 200)]
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (30_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    (folder / "huge.png").write_bytes(header + zlib.crc32(header[12:]).to_bytes(4, "big") + b"\0\0\0\0IEND\xaeB`\x82")
+    rows, summary = predicted(run, "odd")
+    problems = {Path(row["image"]).name: row["problem"] for row in rows}
+    assert problems["pipe.png"] == "it is not a file"
+    assert problems["round.png"] == "the link leads nowhere"
+    assert problems["huge.png"].startswith("it has 900 million pixels")
+    assert problems["moving.gif"] == problems["ü" * 100 + ".png"] == ""
+    assert [row["problem"] for row in rows if "caf" in row["image"]] == [""]
+    assert (summary.unreadable, summary.frames, summary.kept) == (3, 1, 3)
+
+
+def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
+    data = blobs(unlabeled=False)
+    run = ebpl.train(data, quick(epochs=3, pseudo_labels="none"), run="run")
+    model, _ = run.load_model()
+    assert data.test is not None
+    expected = ebpl.predict(model, data.test.pixels)
+    whole = measured_accuracy(run, 1.0)
+    assert whole is not None
+    assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30)
+    folder = Path("test")
+    folder.mkdir()
+    for i, image in enumerate(data.test.pixels):
+        Image.fromarray(image[..., 0]).save(folder / f"{i:02}.png")
+    limit = float(np.median(expected.confidences))
+    _, summary = predicted(run, "test", abstain_below=limit)
+    assert summary.coverage == pytest.approx((expected.confidences >= limit).mean(), abs=0.04)
+    assert measured_accuracy(Run.create("other", quick(), data, {}), 1.0) is None

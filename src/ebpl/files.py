@@ -39,8 +39,8 @@ def write_failed(path: Path, error: OSError) -> WriteError:
 
 
 @contextlib.contextmanager
-def partly_written(target: str) -> Iterator[IO[str]]:
-    """A text file to write bit by bit, which appears under its name when it is whole; `-`: standard output."""
+def partly_written(target: str, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write bit by bit, which appears under its name when it is whole; `-`: standard output."""
     if target == "-":
         yield sys.stdout
         return
@@ -48,13 +48,14 @@ def partly_written(target: str) -> Iterator[IO[str]]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8", newline="") as file:
+        with part.open("wb") if binary else part.open("w", encoding="utf-8", newline="") as file:
             yield file
         part.replace(path)
     except OSError as error:
         raise write_failed(path, error) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.files import image_files, printable, read_pixels, readers, unreadable
+from ebpl.data.files import Look, image_files, printable, read_image, readers, unreadable
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError
 from ebpl.learning.prediction import BATCH, predict
+from ebpl.measuring.summary import accuracy_at_coverage
 from ebpl.runs import Run
-
-Row = dict[str, Any]
+from ebpl.writing import Row, Write
 
 
 @dataclass
@@ -30,14 +28,23 @@ class Summary:
     unreadable: int = 0
     kept: int = 0
     """Images with a label: readable, and the model was confident enough."""
-    outliers: int = 0
     confidence: float = 0.0
     """Sum of the confidences of those; their mean is the accuracy to expect, if the confidence can be believed."""
+    outliers: int | None = None
+    """Images that do not look like the training images; None where the model cannot tell."""
+    frames: int = 0
+    """Images with several frames or pages, of which the first was taken."""
 
     @property
     def expected_accuracy(self) -> float | None:
         """The share of right labels to expect among those given."""
         return self.confidence / self.kept if self.kept else None
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the readable images that have a label."""
+        readable = self.images - self.unreadable
+        return self.kept / readable if readable else None
 
 
 def find_images(places: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
@@ -56,7 +63,7 @@ def find_images(places: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
 def predict_files(
     run: Run,
     images: Iterable[Path],
-    write: Callable[[Row], None],
+    write: Write,
     *,
     abstain_below: float = 0.0,
     outlier_quantile: float = 0.99,
@@ -72,41 +79,48 @@ def predict_files(
     model = model.to(device)
     classes = description["classes"]
     limit = outlier_limit(run, outlier_quantile)
-    summary = Summary()
+    summary = Summary(outliers=None if limit is None else 0)
+    names = ("label", "confidence", "energy", "outlier", *(f"p({name})" for name in classes), "problem")
+    empty = dict.fromkeys(names)
+    none = np.zeros((0, height, width, channels), np.uint8)
     with readers() as pool:
         for paths in _batches(iter(images), BATCH):
             read = list(pool.map(lambda path: _read(path, (height, width), channels == 1), paths))
-            pixels = [each for each in read if not isinstance(each, str)]
-            predictions = predict(model, np.stack(pixels), dtype) if pixels else None
-            at = 0
+            pixels = [found[0] for found in read if not isinstance(found, str)]
+            predictions = predict(model, np.stack(pixels) if pixels else none, dtype)
+            predicted = zip(predictions.probabilities.tolist(), predictions.energies.tolist(), strict=True)
             for path, found in zip(paths, read, strict=True):
-                row: Row = {"image": printable(path), "label": "", "confidence": "", "energy": "", "outlier": ""}
+                row: Row = {"image": printable(path), **empty}
                 summary.images += 1
-                if isinstance(found, str) or predictions is None:
+                if isinstance(found, str):
                     summary.unreadable += 1
-                    write({**row, **{f"p({name})": "" for name in classes}, "problem": found})
+                    write({**row, "problem": found})
                     continue
-                probabilities, energy = predictions.probabilities[at], float(predictions.energies[at])
-                at += 1
-                best = int(probabilities.argmax())
-                confidence = float(probabilities[best])
+                summary.frames += found[1].frames
+                probabilities, energy = next(predicted)
+                confidence = max(probabilities)
                 if confidence >= abstain_below:
-                    row["label"] = classes[best]
+                    row["label"] = classes[probabilities.index(confidence)]
                     summary.kept += 1
                     summary.confidence += confidence
-                row |= {"confidence": f"{confidence:.6f}", "energy": f"{energy:.6g}"}
-                if limit is not None:
-                    row["outlier"] = "yes" if energy > limit else "no"
+                row |= {"confidence": confidence, "energy": energy}
+                row |= {f"p({name})": p for name, p in zip(classes, probabilities, strict=True)}
+                if limit is not None and summary.outliers is not None:
+                    row["outlier"] = energy > limit
                     summary.outliers += energy > limit
-                write(
-                    {
-                        **row,
-                        **{f"p({n})": f"{p:.6f}" for n, p in zip(classes, probabilities, strict=True)},
-                        "problem": "",
-                    }
-                )
+                write(row)
             done(len(paths))
     return summary
+
+
+def measured_accuracy(run: Run, coverage: float) -> tuple[float, int] | None:
+    """The accuracy of a run on this share of its test images, the most confident ones, and how many it has.
+
+    None where it has no labelled test images, or is not finished.
+    """
+    bins = run.metrics().get("reliability") if run.finished else None
+    accuracy = accuracy_at_coverage(bins, coverage) if bins else None
+    return None if accuracy is None else (accuracy, sum(row["images"] for row in bins or ()))
 
 
 def outlier_limit(run: Run, quantile: float) -> float | None:
@@ -115,28 +129,14 @@ def outlier_limit(run: Run, quantile: float) -> float | None:
     return float(np.quantile(energies, quantile)) if energies else None
 
 
-def csv_writer(file: IO[str]) -> Callable[[Row], None]:
-    """Writes rows to a CSV file, with a header before the first."""
-    writer: csv.DictWriter[str] | None = None
-
-    def write(row: Row) -> None:
-        nonlocal writer
-        if writer is None:
-            writer = csv.DictWriter(file, list(row), lineterminator="\n")
-            writer.writeheader()
-        writer.writerow(row)
-
-    return write
-
-
 def _batches(paths: Iterator[Path], size: int) -> Iterator[Sequence[Path]]:
     while batch := list(islice(paths, size)):
         yield batch
 
 
-def _read(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8] | str:
+def _read(path: Path, size: tuple[int, int], gray: bool) -> tuple[NDArray[np.uint8], Look] | str:
     """The image, or why it cannot be read."""
     try:
-        return read_pixels(path, size, gray)
+        return read_image(path, size, gray)
     except Exception as error:
         return unreadable(path, error)

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ebpl.errors import MEMORY_ADVICE, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
+from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.seeds import seeds_in_words
-from ebpl.settings import Settings, read_toml, write_toml
+from ebpl.settings import Settings, write_toml
+from ebpl.stored import read_environment, read_metrics, read_settings
 from ebpl.weights import load_model
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ class Run:
         # a logger of its own, so that runs trained at the same time do not write into each other's train.log; a dot
         # would make a logger the child of another
         self.log = logging.getLogger("ebpl.run." + str(self.path.resolve()).replace(".", "%2E"))
-        stored = read_toml(self.path / SETTINGS)
+        settings, self.source = read_settings(self.path / SETTINGS)
+        self.data_name: str = self.source["name"]
         try:
-            self.settings = Settings().changed(**stored["settings"])
-            self.source: dict[str, Any] = stored["data"]
-            self.data_name: str = self.source["name"]
-        except (KeyError, TypeError, EbplError) as error:
+            self.settings = Settings().changed(**settings)
+        except UsageError as error:
             raise RunError(f"{self.path / SETTINGS} is damaged or of another version: {error}") from error
 
     def __repr__(self) -> str:
@@ -140,11 +140,7 @@ class Run:
 
     def environment(self) -> dict[str, Any]:
         """Software and hardware that the run was started with."""
-        try:
-            stored: dict[str, Any] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.path / ENVIRONMENT} is missing or damaged: {error}") from error
-        return stored
+        return read_environment(self.path / ENVIRONMENT)
 
     def note_company(self, runs: int) -> None:
         """Note that so many runs share the device with this one, itself among them: its time is not its alone."""
@@ -156,11 +152,7 @@ class Run:
         """Final test metrics and how they came about."""
         if not self.finished:
             raise RunError(f"{self.path} is not finished. Continue it with: ebpl resume {self.path}")
-        try:
-            stored: dict[str, Any] = json.loads((self.path / TEST_METRICS).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{self.path / TEST_METRICS} is damaged: {error}") from error
-        return stored
+        return read_metrics(self.path / TEST_METRICS)
 
     def load_data(self, data: ImageSet | None = None) -> ImageSet:
         """The data the run was started with, checked to be unchanged."""
@@ -173,8 +165,13 @@ class Run:
                 )
             source = self.source
             how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
-            data = load(source["path"], data_dir=source.get("data_dir"), **how)
-        if data.fingerprint() != self.source["fingerprint"]:
+            try:  # what is not in that folder any more is not downloaded to it: the run may be a stranger's
+                data = load(source["path"], data_dir=source.get("data_dir"), download="data_dir" not in source, **how)
+            except DataError:
+                if "data_dir" not in source:
+                    raise
+                data = load(source["path"], **how)
+        if data.fingerprint() != self.source.get("fingerprint"):
             raise RunError(
                 f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "
                 "cannot go on where it stopped. Put the old data back, or start a new run."
@@ -213,6 +210,9 @@ class Run:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Hold the run for this process, and write its log into train.log."""
+        for entry in self.path.iterdir():  # in a stranger's run a link could lead anywhere
+            if entry.is_symlink():
+                raise RunError(f"{entry} is a link, and a run writes into its own folder alone. Replace it by a copy.")
         try:
             lock = (self.path / ".lock").open("w")
         except OSError as error:
@@ -298,7 +298,7 @@ def lost_seeds(folder: Path) -> list[int]:
     try:
         wanted = json.loads((folder / SEEDS).read_text(encoding="utf-8"))["seeds"]
         return [seed for seed in wanted if not (folder / f"seed-{int(seed)}" / SETTINGS).is_file()]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

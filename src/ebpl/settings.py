@@ -52,7 +52,7 @@ class Settings:
     )
     seed: int = _option(0, "What to train", "fixes split, labels, initialisation and sampling", low=0)
 
-    depth: int = _option(16, "Network", "depth of the wide residual network: 10, 16, 22, 28, 40 ...", low=10)
+    depth: int = _option(16, "Network", "depth of the wide residual network: 10, 16, 22, 28, 40 ...", low=10, high=1000)
     width: int = _option(4, "Network", "width factor of the wide residual network", low=1)
     precision: Literal["identity", "diagonal", "full"] = _option(
         "diagonal", "Network", "shape of the Gaussian head's shared precision matrix"
@@ -167,10 +167,12 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
             raise UsageError(f"{field.name} is {value!r}. {did_you_mean(str(value), get_args(kind))}")
         return value
     wrong_bool = isinstance(value, bool) != (kind is bool)
-    if wrong_bool or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+    if wrong_bool or not isinstance(value, (int, float)):
         raise UsageError(f"{field.name} is {value!r}, but must be {_NAMES[kind]}.")
     if not math.isfinite(value):
         raise UsageError(f"{field.name} is {value}, but must be a finite number.")
+    if kind is int and value != int(value):
+        raise UsageError(f"{field.name} is {value!r}, but must be {_NAMES[kind]}.")
     low, high = field.metadata["low"], field.metadata["high"]
     if not low <= value <= high:
         wanted = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
@@ -271,5 +273,5 @@ def read_toml(path: Path) -> dict[str, Any]:
     """What `write_toml` wrote; a damaged file is an error that names it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error

@@ -7,15 +7,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebpl.errors import RunError
+from ebpl.errors import RunError, is_memory
+from ebpl.stored import Rule, is_object, is_text, is_whole, wrong_entry
 
 if TYPE_CHECKING:
     from ebpl.data.images import ImageSet
     from ebpl.model.hybrid import HybridModel
 
+LARGEST = 4096
+"""Images of more pixels in height or width are no model's."""
+
 
 def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
     """A model from a safetensors file that `Run.save_model` wrote; nothing is unpickled."""
+    import torch
     from safetensors import SafetensorError, safe_open
 
     from ebpl.model.hybrid import Architecture
@@ -25,16 +30,46 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
     try:
         with safe_open(path, "pt") as file:
             description: dict[str, Any] = json.loads(file.metadata()["ebpl"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        architecture = Architecture(**description["architecture"])
+            names = file.keys()
+            if reason := _wrong(description, len(names)):
+                raise ValueError(reason)
+            architecture = Architecture(**description["architecture"])
+            with torch.device("meta"):  # shapes without memory: the description may claim any size
+                wanted = {name: list(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
+            if wanted != {name: file.get_slice(name).get_shape() for name in names}:
+                raise ValueError("its tensors are not those of the network that it describes")
+            tensors = {name: file.get_tensor(name) for name in names}
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError("it has weights that are not finite numbers")
         model = architecture.build()
         model.load_state_dict(tensors)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        if is_memory(error):
+            raise
         raise RunError(
             f"{path} is damaged or was not written by ebpl: {error}. Where the run still has a checkpoint, remove the "
             f"file, and it is written anew by: ebpl resume {path.parent}"
         ) from error
     return model.eval(), description
+
+
+def _wrong(description: Any, tensors: int) -> str | None:
+    """What is wrong with the description of a model that has so many tensors; None if nothing is."""
+    whole = dict.fromkeys(("depth", "width", "channels", "classes"), is_whole)
+    precision: Rule = lambda value: value in (None, "identity", "diagonal", "full")  # noqa: E731
+    listed: Rule = lambda value: isinstance(value, list) and all(map(is_text, value))  # noqa: E731
+    shape: Rule = lambda value: isinstance(value, list) and len(value) == 3 and all(map(is_whole, value))  # noqa: E731
+    rules = {"architecture": is_object, "classes": listed, "image_shape": shape, "chosen": is_object}
+    reason = wrong_entry(description, rules, {})
+    reason = reason or wrong_entry(description["architecture"], {**whole, "precision": precision}, {})
+    if reason:
+        return reason
+    built, (channels, *sides) = description["architecture"], description["image_shape"]
+    if built["depth"] > tensors + 4:  # each layer has at least a weight
+        return f"it has {tensors} tensors for a depth of {built['depth']}"
+    if built["classes"] != len(description["classes"]) or built["channels"] != channels:
+        return "classes or image_shape are not those of the network"
+    return f"image_shape is {description['image_shape']}" if max(sides) > LARGEST else None
 
 
 def describe_model(model: HybridModel, data: ImageSet, chosen: dict[str, Any]) -> dict[str, Any]:

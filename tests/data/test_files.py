@@ -209,9 +209,11 @@ def test_files_are_found_in_order_without_loops_or_hidden_folders() -> None:
     (Path("root") / "b" / "text.txt").touch()
     (Path("root") / "a" / "up").symlink_to(Path("root").resolve())
     (Path("root") / "a" / "up.png").symlink_to(Path("root").resolve())
+    (Path("root") / "a" / "round.png").symlink_to("round.png")
     assert [path.as_posix() for path in image_files(Path("root"))] == [
         "root/z.png",
         "root/a/1.png",
+        "root/a/round.png",
         "root/b/10.png",
         "root/b/2.png",
     ]

@@ -91,7 +91,7 @@ def image_files(folder: Path) -> Iterator[Path]:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.name)
-                    elif is_image(entry.name) and not (entry.is_symlink() and entry.is_dir()):
+                    elif is_image(entry.name) and not (entry.is_symlink() and os.path.isdir(entry)):
                         files.append(entry.name)
         except OSError:
             yield here
@@ -107,14 +107,19 @@ def readers() -> ThreadPoolExecutor:
 
 def read_pixels(path: Path, size: tuple[int, int], gray: bool) -> NDArray[np.uint8]:
     """An image file as bytes (H, W, C) of this height and width."""
+    return read_image(path, size, gray)[0]
+
+
+def read_image(path: Path, size: tuple[int, int], gray: bool) -> tuple[NDArray[np.uint8], Look]:
+    """An image file as bytes (H, W, C) of this height and width, and what the file holds."""
     from PIL import Image
 
-    picture, _ = read_picture(path)
+    picture, look = read_picture(path)
     picture = picture.convert("L" if gray else "RGB")
     if picture.size != (size[1], size[0]):
         picture = picture.resize((size[1], size[0]), Image.Resampling.BOX)
     pixels = np.asarray(picture, dtype=np.uint8)
-    return pixels[..., None] if gray else pixels
+    return pixels[..., None] if gray else pixels, look
 
 
 def digest(picture: Image) -> bytes:

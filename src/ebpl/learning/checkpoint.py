@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ebpl.errors import RunError
+from ebpl.errors import RunError, is_memory
 from ebpl.files import write_bytes
+from ebpl.stored import is_number
 
 KEPT = 2
 _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
@@ -55,6 +57,50 @@ def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
             "a backup, or remove them to begin the run again from its settings."
         )
     return None
+
+
+@contextlib.contextmanager
+def trusted(folder: Path, state: dict[str, Any], targets: torch.Size) -> Iterator[None]:
+    """To take up a state in: one that does not fit the run, or is a stranger's, becomes an error that says so."""
+    try:
+        for part in (state, *([state["good"]] if "good" in state else [])):
+            for name, rule in _RULES.items():
+                if (part is state or name not in ("guard", "seconds")) and not rule(part[name]):
+                    raise ValueError(f"{name} is not what it should be")
+            if part["targets"].shape != targets:
+                raise ValueError("it is for other images or classes")
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        if is_memory(error):
+            raise
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise RunError(
+            f"The newest checkpoint in {folder} does not fit this run ({reason}). Were its settings edited? Put them "
+            "back, or restore the checkpoint from a backup, or remove the folder to begin the run again."
+        ) from error
+
+
+def _is_history(value: Any) -> bool:
+    names = {"phase", "epoch", "cross_entropy", "energy_images", "energy_samples", "pseudo_labels"}
+    return isinstance(value, list) and all(isinstance(row, dict) and names <= row.keys() for row in value)
+
+
+def _is_best(value: Any) -> bool:
+    return isinstance(value, dict) and (not value or {"score", "phase", "epoch", "weights"} <= value.keys())
+
+
+_RULES: dict[str, Callable[[Any], bool]] = {
+    "learner": lambda value: isinstance(value["tensors"], dict) and isinstance(value["averaged_updates"], int),
+    "targets": lambda value: isinstance(value, torch.Tensor),
+    "phase": lambda value: isinstance(value, int) and value >= 0,
+    "epoch": lambda value: isinstance(value, int) and value >= 0,
+    "chosen": lambda value: isinstance(value, list) and all(isinstance(each, int) for each in value),
+    "pseudo_label_accuracy": lambda value: value is None or is_number(value),
+    "history": _is_history,
+    "best": _is_best,
+    "guard": lambda value: all(is_number(number) for name, number in value.items() if name != "events"),
+    "seconds": is_number,
+}
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:

@@ -119,7 +119,7 @@ class Learner:
     def restore(self, state: dict[str, Any]) -> None:
         """Back to a copied state, in place."""
         mine = self.tensors()
-        if mine.keys() != state["tensors"].keys():
+        if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in state["tensors"].items()}:
             raise RunError("The checkpoint belongs to a model of another shape: were the settings of the run edited?")
         for name, tensor in mine.items():
             tensor.copy_(state["tensors"][name])

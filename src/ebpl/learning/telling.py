@@ -116,14 +116,14 @@ def details(trainer: Trainer) -> dict[str, NDArray[Any]]:
 
 def _selection(path: Path, data: ImageSet, unlabeled: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Positions among the training images and labels, as `pseudo_label_rows` wrote them; nothing if they are others."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     names = {data.train.name(int(i)): int(i) for i in unlabeled}
     numbers = {name: number for number, name in enumerate(data.classes)}
     try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
         return {
             "selected": np.array([names[row["image"]] for row in rows], np.int32),
             "selected_labels": np.array([numbers[row["label"]] for row in rows], np.uint16),
         }
-    except KeyError:
+    except (KeyError, UnicodeDecodeError, csv.Error):
         return {}

@@ -105,9 +105,10 @@ class Trainer:
         """
         stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self._say))
         if stored is not None:
-            stored = _each(stored, self.learner.with_own_chains)
-            self._restore(stored)
-            self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
+            with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets.shape):
+                stored = _each(stored, self.learner.with_own_chains)
+                self._restore(stored)
+                self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
             if not (self.run.path / WEIGHTS).is_file():
                 self._save_best()
         else:
