@@ -183,5 +183,5 @@ def test_weights_that_lie_about_themselves_are_refused(run: Run) -> None:
     model, description = run.load_model()
     for lie in ({"classes": ["a"]}, {"classes": [1, 2, 3]}, {"image_shape": [3, 8, 8]}, {"image_shape": [1, 0, 8]}):
         run.save_model(model.state_dict(), {**description, **lie})
-        with pytest.raises(RunError, match="do not fit"):
+        with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
             export(run)

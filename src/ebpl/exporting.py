@@ -59,7 +59,6 @@ def export(run: Run | str | os.PathLike[str], output: str | os.PathLike[str] | N
     if not run.finished:
         raise RunError(f"{run.path} is not finished. Continue it with: ebpl resume {run.path}")
     model, description = run.load_model()
-    _check(run, model, description)
     graph = onnx.load_from_string(_traced(model, description["image_shape"]))
     facts = _differences(graph.SerializeToString(), model, description["image_shape"], runtime)
     try:
@@ -85,22 +84,6 @@ def _packages() -> tuple[Any, Any]:
     except ImportError as error:
         raise UsageError("Exporting needs the extra: pip install 'ebpl[export]'") from error
     return onnx, onnxruntime
-
-
-def _check(run: Run, model: HybridModel, description: dict[str, Any]) -> None:
-    """A file of weights from somebody else may say of itself what it is not."""
-    shape, classes = description.get("image_shape"), description.get("classes")
-    fits = (
-        isinstance(shape, list)
-        and len(shape) == 3
-        and all(isinstance(n, int) and n > 0 for n in shape)
-        and shape[0] == model.architecture.channels
-        and isinstance(classes, list)
-        and len(classes) == model.architecture.classes
-        and all(isinstance(name, str) for name in classes)
-    )
-    if not fits:
-        raise RunError(f"The weights of {run.path} do not fit the classes or the image shape told beside them.")
 
 
 def _traced(model: HybridModel, shape: list[int]) -> bytes:

@@ -11,7 +11,8 @@ import ebpl
 from ebpl.documenting import files
 from ebpl.documenting.ledger import RECORD
 from ebpl.experiments.ledger import record_of
-from ebpl.predicting import csv_writer, find_images, predict_files
+from ebpl.predicting import find_images, predict_files
+from ebpl.writing import csv_writer
 from tests.helpers import class_folders, quick
 
 

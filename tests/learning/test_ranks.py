@@ -87,7 +87,9 @@ def test_what_two_processes_began_one_can_end(folder: Path, tmp_path: Path, one:
 def assert_close(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert tensors.keys() == expected.keys()
     for name in expected:
-        torch.testing.assert_close(tensors[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
+        # a sample goes many steps, and at the kinks of the network its last digits decide which way
+        near = 3e-3 if name == "buffer" else 1e-4
+        torch.testing.assert_close(tensors[name], expected[name], rtol=1e-3, atol=near, msg=name)
 
 
 def test_predictions_shared_out_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:

@@ -85,6 +85,10 @@ def _is_history(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(row, dict) and names <= row.keys() for row in value)
 
 
+def _is_positions(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, int) for each in value)
+
+
 def _is_best(value: Any) -> bool:
     return isinstance(value, dict) and (not value or {"score", "phase", "epoch", "weights"} <= value.keys())
 
@@ -94,7 +98,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "targets": lambda value: isinstance(value, torch.Tensor),
     "phase": lambda value: isinstance(value, int) and value >= 0,
     "epoch": lambda value: isinstance(value, int) and value >= 0,
-    "chosen": lambda value: isinstance(value, list) and all(isinstance(each, int) for each in value),
+    "chosen": _is_positions,
+    "rejected": _is_positions,
     "pseudo_label_accuracy": lambda value: value is None or is_number(value),
     "history": _is_history,
     "best": _is_best,

@@ -363,7 +363,7 @@ class Trainer:
         self.learner.restore(state["learner"])
         self.pool.targets.copy_(state["targets"])
         self.phase, self.epoch, self.chosen = state["phase"], state["epoch"], state["chosen"]
-        self.rejected = state.get("rejected", [])
+        self.rejected = state["rejected"]
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
         self.history, self.best = list(state["history"]), state["best"]
 

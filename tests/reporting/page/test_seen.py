@@ -166,7 +166,8 @@ def test_a_settings_file_that_says_nonsense_of_the_data_is_told(trained: Trained
     run = trained("with truth")
     settings = run.path / "settings.toml"
     settings.write_text(settings.read_text().replace("[settings]", line + "\n[settings]"))
-    assert "does not say where its images are" in looked(Run(run.path)).notes[0]
+    with pytest.raises(RunError, match=r"settings\.toml is damaged"):
+        Run(run.path)
 
 
 def test_weights_outside_the_run_are_not_read(trained: Trained) -> None:
@@ -183,5 +184,5 @@ def test_weights_that_do_not_say_what_they_are_for_are_an_error(trained: Trained
     model, description = run.load_model()
     for wrong in ({"classes": ["a"]}, {"classes": [1, 2, 3]}, {"image_shape": [1, 8]}, {"image_shape": "x"}):
         run.save_model(model.state_dict(), {**description, **wrong})
-        with pytest.raises(RunError, match="does not say what its classes and images are"):
+        with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
             looked(run, named_blobs())

@@ -163,23 +163,11 @@ def _counts(images: ImageSet, parts: Split) -> list[tuple[str, int]]:
 
 
 def _model(run: Run) -> tuple[HybridModel, dict[str, Any]]:
-    """The run's model, and what its file tells of it, as far as the page relies on it."""
+    """The run's model, and what its file tells of it."""
     if leads_out(run.path, WEIGHTS):
         raise RunError(f"{WEIGHTS} is a link that leads out of the run directory, so it was not read.")
     model, description = run.load_model()
-    classes, shape = description.get("classes"), description.get("image_shape")
-    right = (
-        isinstance(classes, list)
-        and len(classes) == model.architecture.classes
-        and all(isinstance(name, str) for name in classes)
-        and isinstance(shape, list)
-        and len(shape) == 3
-        and all(isinstance(size, int) and size > 0 for size in shape)
-    )
-    if not right:
-        raise RunError(f"{run.path / WEIGHTS} is damaged: it does not say what its classes and images are.")
-    chosen = description.get("chosen")
-    return model, {**description, "chosen": chosen if isinstance(chosen, dict) else {}}
+    return model, description
 
 
 def _own(run: Run, data_dir: Any) -> ImageSet:
