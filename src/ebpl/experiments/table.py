@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -72,36 +72,40 @@ def rows(datasets: Sequence[str], entries: dict[Key, Entry], bold: tuple[str, st
     The best of ours for each metric and dataset stands out.
     """
     theirs = paper()
-    lines = [["metric", "method", "pseudo-labels", *datasets]]
-    for metric, title in METRICS.items():
-        for method in reversed(METHODS):
-            for kind in PSEUDO_LABELS:
-                line = [title, METHODS[method].title, kind]
-                for data in datasets:
-                    own, other = entries.get((metric, method, kind, data)), theirs.get((metric, method, kind, data))
-                    shown = NOT_MEASURED
-                    if own:
-                        best = own.mean == _best(entries, metric, data)
-                        text = f"{bold[0]}{own}{bold[1]}" if best else str(own)
-                        shown = f"{text}, n = {own.seeds}"
-                    line.append(shown + (f" ({other})" if other else ""))
-                lines.append(line)
-    return lines
+
+    def shown(key: Key) -> str:
+        own, other = entries.get(key), theirs.get(key)
+        text = NOT_MEASURED
+        if own:
+            best = own.mean == _best(entries, key[0], key[3])
+            text = f"{bold[0]}{own}{bold[1]}" if best else str(own)
+            text = f"{text}, n = {own.seeds}"
+        return text + (f" ({other})" if other else "")
+
+    return _lines(datasets, shown)
 
 
 def distances(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
     """A line for each metric, method and form: how far ours is above the paper's, in percentage points."""
     theirs = paper()
+
+    def shown(key: Key) -> str:
+        own, other = entries.get(key), theirs.get(key)
+        if other is None:
+            return "not in the paper"
+        return f"{own.mean - other.mean:+.1f}" if own else NOT_MEASURED
+
+    return _lines(datasets, shown)
+
+
+def _lines(datasets: Sequence[str], shown: Callable[[Key], str]) -> Rows:
+    """A head, and a line for each metric, method and form."""
     lines = [["metric", "method", "pseudo-labels", *datasets]]
     for metric, title in METRICS.items():
         for method in reversed(METHODS):
             for kind in PSEUDO_LABELS:
-                line = [title, METHODS[method].title, kind]
-                for data in datasets:
-                    own, other = entries.get((metric, method, kind, data)), theirs.get((metric, method, kind, data))
-                    missing = NOT_MEASURED if other else "not in the paper"
-                    line.append(f"{own.mean - other.mean:+.1f}" if own and other else missing)
-                lines.append(line)
+                cells = [shown((metric, method, kind, data)) for data in datasets]
+                lines.append([title, METHODS[method].title, kind, *cells])
     return lines
 
 
