@@ -30,3 +30,11 @@ def test_every_setting_has_an_option_and_only_given_ones_are_changes() -> None:
     assert {"--" + name.replace("_", "-") for name in names} <= set(parser.options())
     assert "--seed" not in parser.options()
     assert changes(parser.parse_args(["--epochs", "3", "--no-clamp-samples"])) == {"epochs": 3, "clamp_samples": False}
+
+
+def test_the_help_says_what_presets_set_also_where_the_default_is_open() -> None:
+    parser = Parser(prog="x")
+    add_settings(parser)
+    text = " ".join(parser.format_help().split())
+    assert "one pass over all training images takes) (standard: 128)" in text
+    assert "(default: 12, paper: 120, quick: 30)" in text

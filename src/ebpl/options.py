@@ -67,6 +67,8 @@ def _add_setting(group: Any, field: dataclasses.Field[Any], defaults: dict[str, 
     text = field.metadata["help"]
     if field.default is not None:
         text += f" ({_default_text(field.name, defaults)})"
+    elif set_by := [f"{name}: {_plain(value)}" for name, value in _set(field.name, defaults)]:
+        text += f" ({', '.join(set_by)})"
     common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
     if kind is bool:
         group.add_argument(word, action=argparse.BooleanOptionalAction, **common)
@@ -82,6 +84,12 @@ def _default_text(name: str, defaults: dict[str, Settings]) -> str:
     standard = shown.pop("standard")
     others = [f"{preset_name}: {_plain(value)}" for preset_name, value in shown.items() if value != standard]
     return ", ".join([f"default: {_plain(standard)}", *others])
+
+
+def _set(name: str, defaults: dict[str, Settings]) -> list[tuple[str, object]]:
+    """The presets that give a value to a setting that is left open otherwise."""
+    shown = {preset_name: getattr(settings, name) for preset_name, settings in defaults.items()}
+    return [(preset_name, value) for preset_name, value in shown.items() if value is not None]
 
 
 def _plain(value: object) -> str:
