@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebpl.errors import RunError, is_memory
-from ebpl.stored import Rule, is_object, is_text, is_whole, wrong_entry
+from ebpl.stored import is_object, is_text, is_whole, wrong_entry
 
 if TYPE_CHECKING:
     from ebpl.data.images import ImageSet
@@ -56,12 +56,9 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
 def _wrong(description: Any, tensors: int) -> str | None:
     """What is wrong with the description of a model that has so many tensors; None if nothing is."""
     whole = dict.fromkeys(("depth", "width", "channels", "classes"), is_whole)
-    precision: Rule = lambda value: value in (None, "identity", "diagonal", "full")  # noqa: E731
-    listed: Rule = lambda value: isinstance(value, list) and all(map(is_text, value))  # noqa: E731
-    shape: Rule = lambda value: isinstance(value, list) and len(value) == 3 and all(map(is_whole, value))  # noqa: E731
-    rules = {"architecture": is_object, "classes": listed, "image_shape": shape, "chosen": is_object}
+    rules = {"architecture": is_object, "classes": _is_names, "image_shape": _is_shape, "chosen": is_object}
     reason = wrong_entry(description, rules, {})
-    reason = reason or wrong_entry(description["architecture"], {**whole, "precision": precision}, {})
+    reason = reason or wrong_entry(description["architecture"], {**whole, "precision": _is_precision}, {})
     if reason:
         return reason
     built, (channels, *sides) = description["architecture"], description["image_shape"]
@@ -70,6 +67,18 @@ def _wrong(description: Any, tensors: int) -> str | None:
     if built["classes"] != len(description["classes"]) or built["channels"] != channels:
         return "classes or image_shape are not those of the network"
     return f"image_shape is {description['image_shape']}" if max(sides) > LARGEST else None
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(is_whole, value))
+
+
+def _is_precision(value: Any) -> bool:
+    return value in (None, "identity", "diagonal", "full")
 
 
 def describe_model(model: HybridModel, data: ImageSet, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def from_npz(path: Path, image_size: int | None = None) -> ImageSet:
     arrays = read_arrays(path)
     for part in ("train", "test", "val"):
         if f"{part}_images" in arrays and image_size is not None:
-            arrays[f"{part}_images"] = _resized(arrays[f"{part}_images"], image_size)
+            arrays[f"{part}_images"] = resized(arrays[f"{part}_images"], (image_size, image_size))
     if "train_images" not in arrays and "test_images" in arrays:  # good to measure on, though not to train on
         arrays["train_images"], arrays["train_labels"] = arrays["test_images"][:0], np.zeros(0, np.int64)
     missing = {"train_images", "train_labels"} - arrays.keys()
@@ -178,17 +178,18 @@ def from_npz(path: Path, image_size: int | None = None) -> ImageSet:
     )
 
 
-def _resized(images: NDArray[Any], size: int) -> NDArray[Any]:
+def resized(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Arrays of uint8 images at another size; what is no such array is left for `from_arrays` to refuse."""
     from PIL import Image
 
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == (size, size):
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == size:
         return images
     flat = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
-    resized = np.zeros((len(flat), size, size, *flat.shape[3:]), np.uint8)
-    for target, image in zip(resized, flat, strict=True):
-        target[...] = Image.fromarray(image).resize((size, size), Image.Resampling.BOX)
-    return resized
+    made = np.zeros((len(images), *size, *images.shape[3:]), np.uint8)
+    for target, image in zip(made, flat, strict=True):
+        small = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BOX)
+        target[...] = np.asarray(small).reshape(target.shape)
+    return made
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

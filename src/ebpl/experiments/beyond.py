@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,17 +20,19 @@ from numpy.typing import NDArray
 from ebpl import api
 from ebpl.data.images import UNLABELED, Images, ImageSet
 from ebpl.data.load import load
+from ebpl.data.sources import resized
 from ebpl.data.split import PAPER_VALIDATION, split_for
 from ebpl.devices import describe_environment, device_and_dtype
 from ebpl.errors import DataError
 from ebpl.experiments.ledger import Record
-from ebpl.experiments.reproduce import Bars, Brief
+from ebpl.experiments.reproduce import Bars, Brief, clear_half
+from ebpl.experiments.table import Entry
 from ebpl.files import write_json
 from ebpl.labeling.suggesting import suggest
 from ebpl.learning.prediction import predict
 from ebpl.learning.telling import PSEUDO_LABELS
 from ebpl.measuring.summary import spread
-from ebpl.runs import SETTINGS, Run
+from ebpl.runs import Run
 from ebpl.settings import Settings
 
 FOLDER = "beyond"
@@ -57,24 +58,12 @@ def mixed(data: ImageSet, other: ImageSet, share: float, seed: int) -> tuple[Ima
     places = random.permutation(len(data.train))[:count]
     taken = random.permutation(len(other.train))[:count]
     pixels, given = data.train.pixels.copy(), data.train.labels.copy()
-    pixels[places] = _resized(other.train.take(taken).with_channels(data.shape[0]).pixels, data.shape[1:])
+    strangers = other.train.take(taken).with_channels(data.shape[0])
+    pixels[places] = resized(strangers.pixels, data.shape[1:])
     given[places] = UNLABELED
     strange = np.zeros(len(given), bool)
     strange[places] = True
     return replace(data, name=f"{data.name}+{other.name}", train=Images(pixels, given)), strange
-
-
-def _resized(pixels: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    if pixels.shape[1:3] == size:
-        return pixels
-    made = np.zeros((len(pixels), *size, pixels.shape[3]), np.uint8)
-    for target, image in zip(made, pixels, strict=True):
-        shown = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-        small = np.asarray(shown.resize((size[1], size[0]), Image.Resampling.BOX))
-        target[...] = small[..., None] if small.ndim == 2 else small
-    return made
 
 
 class Beyond:
@@ -139,8 +128,7 @@ class Beyond:
         runs = []
         for name, settings in wanted.items():
             path = self.runs / f"{name}-seed{settings.seed}"
-            if path.is_dir() and not (path / SETTINGS).is_file():
-                shutil.rmtree(path)  # a kill left half a directory
+            clear_half(path)
             runs.append(Run(path) if path.is_dir() else Run.create(path, settings, images, {}))
         going = [run for run in runs if not run.finished]
         if going:
@@ -221,7 +209,7 @@ def summary(found: Sequence[Record]) -> list[list[str]]:
 
 def _mean(values: Sequence[float]) -> str:
     mean, deviation = spread([{"x": value} for value in values])["x"]
-    return f"{100 * mean:.1f} ± {100 * deviation:.1f}" if len(values) > 1 else f"{100 * mean:.1f}"
+    return str(Entry(100 * mean, 100 * deviation, len(values)))
 
 
 def records(folder: Path) -> list[Record]:

@@ -31,6 +31,7 @@ SEED_WITH_DETAILS = 0
 INCIDENTAL = {"checkpoint_seconds", "tensorboard", "device"}
 """Where and how often a run was written does not change what it computes."""
 
+_DEFAULTS = Settings().to_dict()
 GUARD = {"guard_gap", "guard_tries", "guard_every"}
 """Of no effect on a run that was not healed."""
 
@@ -91,7 +92,7 @@ def telling(settings: dict[str, Any]) -> dict[str, Any]:
 
     One that came after the record was then as its default is now: the defaults of new settings change nothing.
     """
-    whole = {**Settings().to_dict(), **settings}
+    whole = {**_DEFAULTS, **settings}
     return {key: value for key, value in whole.items() if key not in INCIDENTAL and value is not None}
 
 

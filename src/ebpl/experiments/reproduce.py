@@ -42,6 +42,12 @@ class Brief(Silent):
         self._whole.end()
 
 
+def clear_half(path: Path) -> None:
+    """Remove half a run directory, which a kill has left."""
+    if path.is_dir() and not (path / SETTINGS).is_file():
+        shutil.rmtree(path)
+
+
 @dataclass
 class Reproduction:
     """Cells to run, where their records and run directories are, and how long it may take."""
@@ -124,8 +130,7 @@ class Reproduction:
     def _opened(self, cell: Cell, images: ImageSet) -> Run:
         """The cell's run: as it was left, branched from the one without pseudo-labels, or new."""
         path = self._run_of(cell, images)
-        if path.is_dir() and not (path / SETTINGS).is_file():
-            shutil.rmtree(path)  # a kill left half a directory
+        clear_half(path)
         if path.is_dir():
             return Run(path)
         trunk = self._run_of(cell.trunk, images)

@@ -170,9 +170,8 @@ class Trainer:
             self.learner.initialise("step", phase.step)
         right = self._pseudo_label_accuracy(predictions, chosen)
         known = "" if right is None else f", {100 * right:.1f} % of them right"
-        message = f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}"
         self.pseudo_label_accuracy = right
-        self._say(message)
+        self._say(f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}")
 
     def _reject(self, outliers: np.ndarray, predictions: Predictions, phase: Phase) -> None:
         """Leave these unlabelled images out from now on, and list them."""
