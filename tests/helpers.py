@@ -1,8 +1,10 @@
 """What several tests need: small data and quick settings."""
 
 import csv
+import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,12 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
 from ebpl.data.images import ImageSet, from_arrays
 from ebpl.settings import Settings, preset
 
+CHROMIUM = shutil.which("chromium")
+NEEDS_BROWSER = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None or importlib.util.find_spec("playwright") is None,
+        reason="Chromium or Playwright is not installed (make test-browser)",
+    ),
+]
 ROOT = Path(__file__).parent.parent
 QUICK = ["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "128", "--epochs", "2", "--step-epochs", "1"]
 

@@ -1,7 +1,5 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright (make test-browser)."""
 
-import importlib.util
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,29 +8,11 @@ import pytest
 
 import ebpl
 from ebpl.runs import Run
-from tests.helpers import class_folders, quick
+from tests.helpers import NEEDS_BROWSER, class_folders, quick
 from tests.reporting.page.conftest import EVIL, named_blobs
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or importlib.util.find_spec("playwright") is None,
-        reason="Chromium or Playwright is not installed (make test-browser)",
-    ),
-]
+pytestmark = NEEDS_BROWSER
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # no sandbox: the page is ours, and containers often run tests as root
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
