@@ -64,6 +64,11 @@ class Settings:
     )
     steps: int = _option(4, "Schedule", "curriculum steps T; step t labels the top 100*t/T %% of the images", low=1)
     step_epochs: int = _option(20, "Schedule", "epochs in each curriculum step", low=0)
+    selection: Literal["all", "class"] = _option(
+        "all",
+        "Schedule",
+        "whose most confident images a step labels: of all images together, or of each predicted class",
+    )
     reject_outliers: float = _option(
         0.0,
         "Schedule",
@@ -98,6 +103,21 @@ class Settings:
         "label-safe augmentation of the classified batch; each kind contains the ones before it "
         "(auto: what suits the benchmark, shift for your own data)",
     )
+    strong: float = _option(
+        0.0,
+        "Images",
+        "share of the classified batch that is augmented strongly: turned, zoomed, slanted, in other light and "
+        "colours, partly hidden",
+        low=0,
+        high=1,
+    )
+    mix: float = _option(
+        0.0,
+        "Images",
+        "share of the classified batch that is mixed with another image of it, labels likewise (mixup)",
+        low=0,
+        high=1,
+    )
     max_shift: int = _option(2, "Images", "largest shift in pixels", low=0)
     pixel_noise: float = _option(0.03, "Images", "Gaussian noise added in training to images in [-1, 1]", low=0)
 
@@ -105,6 +125,18 @@ class Settings:
     coupling_weight: float = _option(0.001, "Objective", "lambda: weight of the coupling of both heads", low=0)
     energy_penalty: float = _option(0.0, "Objective", "weight of the squared energies, keeps them small", low=0)
     energy_center: float = _option(0.0, "Objective", "the energy that the penalty pulls to")
+
+    consistency: float = _option(
+        0.0,
+        "Objective",
+        "weight of the agreement of strong views of unlabelled images with what is predicted for the plain ones (0: "
+        "off)",
+        low=0,
+    )
+    gate: float = _option(
+        0.95, "Objective", "least confidence of a prediction that strong views must agree with", low=0, high=1
+    )
+    consistency_batch: int = _option(256, "Objective", "unlabelled images looked at twice for each update", low=1)
 
     sgld_steps: int = _option(20, "SGLD", "sampling steps K for each update", low=1)
     sgld_step_size: float = _option(1.0, "SGLD", "factor of the energy's gradient in one sampling step", low=0)

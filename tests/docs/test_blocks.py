@@ -77,7 +77,7 @@ def run_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in block.commands():
         with monkeypatch.context() as patch:
             if block.mark == "interrupted":
-                patch.setattr(Trainer, "_begin_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                patch.setattr("ebpl.learning.trainer.begin_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             run_command(line, block.mark == "interrupted")
 
 

@@ -37,6 +37,8 @@ METRICS = {
     "energy_images": "mean energy of training images",
     "energy_samples": "mean energy of the model's samples; the bar shows the difference of both as `gap`",
     "coupling": "how far both heads are from agreeing, before its weight",
+    "consistency": "cross-entropy of strong views with the predictions that passed the gate, before its weight",
+    "asked": "share of the predictions that passed the gate",
     "pseudo_labels": "images that have a pseudo-label",
     "pseudo_label_accuracy": "share of them that is right, where the true classes are known",
     "rejected": "unlabelled images that were left out as outliers",

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from ebpl.learning.ranks import Ranks
+from ebpl.settings import Settings
 
 
 def batches(count: int, updates: int, size: int, generator: torch.Generator) -> Tensor:
@@ -14,3 +20,48 @@ def batches(count: int, updates: int, size: int, generator: torch.Generator) -> 
     needed = updates * size
     passes = [torch.randperm(count, generator=generator) for _ in range(-(-needed // count))]
     return torch.cat(passes)[:needed].view(updates, size)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Positions in the pool for each update of an epoch, (updates, batch)."""
+
+    classified: Tensor
+    everything: Tensor
+    compared: Tensor | None
+
+
+def epoch_order(
+    labeled: int,
+    total: int,
+    chosen: Sequence[int],
+    rejected: Sequence[int],
+    updates: int,
+    settings: Settings,
+    ranks: Ranks,
+    generator: torch.Generator,
+) -> Order:
+    """The order of an epoch over a pool that begins with its labelled images.
+
+    Unlabelled ones are counted from the first of them: those that were chosen are classified as well, those that were
+    rejected are not learned from.
+    """
+
+    def positions(unlabeled: Sequence[int]) -> Tensor:
+        return labeled + torch.tensor(unlabeled, dtype=torch.long)
+
+    def table(of: Tensor, size: int) -> Tensor:
+        return of[batches(len(of), updates, size, generator)][:, ranks.own(size)]
+
+    everything = torch.arange(total)
+    if rejected:
+        everything = everything[~torch.isin(everything, positions(rejected))]
+    unlabeled = everything[everything >= labeled]
+    classified = table(torch.cat([torch.arange(labeled), positions(chosen)]), settings.batch_size)
+    return Order(
+        classified,
+        table(everything, settings.batch_size),
+        table(unlabeled if len(unlabeled) else everything, settings.consistency_batch)
+        if settings.consistency
+        else None,
+    )

@@ -43,15 +43,26 @@ def rate_factor(settings: Settings, progress: float, updates: int) -> float:
 
 
 def select(
-    confidences: NDArray[np.float64], step: int, steps: int, allowed: NDArray[np.bool_] | None = None
+    confidences: NDArray[np.float64],
+    step: int,
+    steps: int,
+    allowed: NDArray[np.bool_] | None = None,
+    labels: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Positions of the top 100 * step / steps % by confidence, most confident first; all of them in the last step.
 
-    Only those that are allowed are looked at.
+    Only those that are allowed are looked at. With `labels` it is the top of each of them, rounded up, so that a class
+    that the model is less sure of has its share too.
     """
     places = np.arange(len(confidences)) if allowed is None else np.flatnonzero(allowed)
-    count = len(places) * step // steps
-    return places[np.argsort(-confidences[places], kind="stable")[:count]]
+    order = places[np.argsort(-confidences[places], kind="stable")]
+    if labels is None:
+        return order[: len(places) * step // steps]
+    kept = np.zeros(len(order), bool)
+    for label in np.unique(labels[order]):
+        own = np.flatnonzero(labels[order] == label)
+        kept[own[: -(-len(own) * step // steps)]] = True
+    return order[kept]
 
 
 def belonging(energies: NDArray[np.float64], labeled_energies: NDArray[np.float64], share: float) -> NDArray[np.bool_]:

@@ -21,6 +21,9 @@ class Terms:
     energy_images: Tensor
     energy_samples: Tensor
     coupling: Tensor
+    consistency: Tensor
+    asked: Tensor
+    """The share of strong views that something is asked of."""
 
 
 def objective(
@@ -34,29 +37,36 @@ def objective(
     coupling_weight: float = 0.001,
     energy_penalty: float = 0.0,
     energy_center: float = 0.0,
+    strong: Tensor | None = None,
+    agreed: Tensor | None = None,
+    consistency: float = 0.0,
     features: Callable[[Tensor], Tensor] | None = None,
 ) -> Terms:
     """The loss of one update; without `images` and `samples` it is the classifier's cross-entropy alone.
 
     `targets` are probabilities, one-hot for true and hard labels. The gradient of -log p(x) is that of
-    E(images) - E(samples), with samples drawn from the model and held fixed. `features` may stand in for the model's
-    own feature extractor.
+    E(images) - E(samples), with samples drawn from the model and held fixed. `strong` views of unlabelled images shall
+    be given the probabilities `agreed`, rows of zeros where nothing is asked of them. `features` may stand in for the
+    model's own feature extractor.
     """
     network = (lambda images: model.heads(features(images))) if features else model
+    parts = [part for part in (classified, images, samples, strong) if part is not None]
+    # without normalisation layers the images of a batch do not see each other: one pass serves all parts
+    scores, energies = network(torch.cat(parts))
+    first, last = len(classified), len(scores) - (0 if strong is None else len(strong))
+    cross_entropy = F.cross_entropy(scores[:first], targets)
+    zero = torch.zeros_like(cross_entropy)
+    loss, agreement, asked = cross_entropy, zero, zero
+    if agreed is not None:
+        agreement, asked = F.cross_entropy(scores[last:], agreed), agreed.sum(1).mean()
+        loss = cross_entropy + consistency * agreement
     if images is None or samples is None:
-        scores, _ = network(classified)
-        cross_entropy = F.cross_entropy(scores, targets)
-        zero = torch.zeros_like(cross_entropy)
-        return Terms(cross_entropy, cross_entropy, zero, zero, zero)
-    # without normalisation layers the images of a batch do not see each other: one pass serves all three parts
-    scores, energies = network(torch.cat([classified, images, samples]))
-    count = len(classified)
-    cross_entropy = F.cross_entropy(scores[:count], targets)
-    energy_images, energy_samples = energies[count : count + len(images)], energies[count + len(images) :]
+        return Terms(loss, cross_entropy, zero, zero, zero, agreement, asked)
+    energy_images, energy_samples = energies[first : first + len(images)], energies[first + len(images) : last]
     density = energy_images.mean() - energy_samples.mean()
     coupling = model.coupling()
-    loss = cross_entropy + density_weight * density + coupling_weight * coupling
+    loss = loss + density_weight * density + coupling_weight * coupling
     if energy_penalty:
         away = [(energies - energy_center).square().mean() for energies in (energy_images, energy_samples)]
         loss = loss + energy_penalty * sum(away)
-    return Terms(loss, cross_entropy, energy_images.mean(), energy_samples.mean(), coupling)
+    return Terms(loss, cross_entropy, energy_images.mean(), energy_samples.mean(), coupling, agreement, asked)

@@ -140,7 +140,9 @@ def join(settings: Settings, devices: int | None = None, nodes: int | None = Non
 
 def _check_shares(settings: Settings, count: int) -> None:
     """Every process gets the same share of each of these."""
-    names = ("batch_size", "chains", "buffer_size") if METHODS[settings.method].density else ("batch_size",)
+    names = ["batch_size"]
+    names += ["chains", "buffer_size"] if METHODS[settings.method].density else []
+    names += ["consistency_batch"] if settings.consistency else []
     for name in names:
         value = getattr(settings, name)
         if value % count:

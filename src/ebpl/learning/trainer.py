@@ -15,13 +15,14 @@ from ebpl.data.images import ImageSet
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.learning import checkpoint
-from ebpl.learning.batches import batches
-from ebpl.learning.curriculum import Phase, belonging, phases, pseudo_targets, rate_factor, select
+from ebpl.learning.batches import epoch_order
+from ebpl.learning.curriculum import Phase, phases, rate_factor
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, predict_together
 from ebpl.learning.ranks import ALONE, Ranks
-from ebpl.learning.telling import PSEUDO_LABELS, introduction, outlier_rows, pseudo_label_rows
+from ebpl.learning.stepping import begin_step
+from ebpl.learning.telling import introduction
 from ebpl.learning.update import TERMS, Pool, Reading, Update, runner
 from ebpl.measuring.calibration import expected_calibration_error
 from ebpl.measuring.classification import accuracy
@@ -103,7 +104,7 @@ class Trainer:
 
         On a GPU the updates are only queued; the first piece prepares without any.
         """
-        stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self._say))
+        stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self.say))
         if stored is not None:
             with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets.shape):
                 stored = _each(stored, self.learner.with_own_chains)
@@ -115,7 +116,7 @@ class Trainer:
             self.learner.initialise("start")
             self.learner.restart_chains("start")
         for line in introduction(self):
-            self._say(line)
+            self.say(line)
         self._careful()
         older = (stored or {}).get("good")
         self.healthy, self.good = older is None, older or self._snapshot()
@@ -128,7 +129,7 @@ class Trainer:
             while self.phase < len(self.schedule):
                 phase = self.schedule[self.phase]
                 if self.epoch == 0 and phase.step:
-                    self._begin_step(phase)
+                    begin_step(self, phase)
                 if self.epoch < phase.epochs:
                     yield from self._epoch(phase)  # may go back, even into the phase before
                 if self.epoch >= self.schedule[self.phase].epochs:
@@ -152,49 +153,10 @@ class Trainer:
 
     # --- a phase -----------------------------------------------------------------------------------------------------
 
-    def _begin_step(self, phase: Phase) -> None:
-        """Throw the old pseudo-labels away and label the most confident images anew; restart if the method does."""
-        predictions = self._predict(self.pool.images[self.labeled_count :])
-        allowed = None
-        if share := self.settings.reject_outliers:
-            labeled = self._predict(self.pool.images[: self.labeled_count])
-            allowed = belonging(predictions.energies, labeled.energies, share)
-            self._reject(np.flatnonzero(~allowed), predictions, phase)
-        chosen = select(predictions.confidences, phase.step, phase.steps, allowed)
-        self._set_pseudo_labels(
-            chosen, torch.from_numpy(pseudo_targets(predictions, chosen, self.settings.pseudo_labels))
-        )
-        rows = pseudo_label_rows(self.data, self.unlabeled_index, predictions, chosen)
-        self.run.save_table(f"{PSEUDO_LABELS}/step-{phase.step}.csv", rows)
-        if self.method.restart:
-            self.learner.initialise("step", phase.step)
-        right = self._pseudo_label_accuracy(predictions, chosen)
-        known = "" if right is None else f", {100 * right:.1f} % of them right"
-        self.pseudo_label_accuracy = right
-        self._say(f"{phase.name}: {len(chosen)} of {len(self.unlabeled)} images get a pseudo-label{known}")
-
-    def _reject(self, outliers: np.ndarray, predictions: Predictions, phase: Phase) -> None:
-        """Leave these unlabelled images out from now on, and list them."""
-        self.rejected = outliers.tolist()
-        rows = outlier_rows(self.data, self.unlabeled_index, predictions, outliers)
-        self.run.save_table(f"{PSEUDO_LABELS}/outliers-{phase.step}.csv", rows)
-        self._say(f"{phase.name}: {len(outliers)} of {len(self.unlabeled)} images do not belong and are left out")
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Tell the log and whoever is watching."""
         self.run.log.info("%s", text)
         self.progress.say(text)
-
-    def _set_pseudo_labels(self, chosen: np.ndarray, targets: Tensor) -> None:
-        self.chosen = chosen.tolist()
-        pseudo = self.pool.targets[self.labeled_count :]
-        pseudo.zero_()
-        pseudo[torch.from_numpy(chosen).to(self.device)] = targets.to(self.device, torch.float32)
-
-    def _pseudo_label_accuracy(self, predictions: Predictions, chosen: np.ndarray) -> float | None:
-        truth = self.unlabeled.labels[chosen]
-        known = truth >= 0
-        return float((predictions.labels[chosen] == truth)[known].mean()) if known.any() else None
 
     def _end_phase(self) -> None:
         self.phase, self.epoch = self.phase + 1, 0
@@ -226,16 +188,7 @@ class Trainer:
         """
         settings, update = self.settings, self.update
         purpose = (phase.step, self.epoch, self.guard.healed)
-        order = generator(settings.seed, "order", *purpose)
-        pseudo_labeled = self.labeled_count + torch.tensor(self.chosen, dtype=torch.long)
-        usable = torch.cat([torch.arange(self.labeled_count), pseudo_labeled])
-        classified = usable[batches(len(usable), self.updates, settings.batch_size, order)].to(self.device)
-        everything = torch.arange(len(self.pool.images))
-        if self.rejected:
-            everything = everything[~torch.isin(everything, self.labeled_count + torch.tensor(self.rejected))]
-        everything = everything[batches(len(everything), self.updates, settings.batch_size, order)].to(self.device)
-        own = self.ranks.own(settings.batch_size)
-        classified, everything = classified[:, own], everything[:, own]
+        order = self._order(generator(settings.seed, "order", *purpose))
         other = () if self.ranks.is_first else (self.ranks.index,)
         update.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose, *other))
         update.clear_sums()
@@ -244,8 +197,8 @@ class Trainer:
         unread = 1 if self.device.type == "cuda" else 0
         self.looked = 0
         for i in range(self.updates):
-            update.classified.copy_(classified[i])
-            update.everything.copy_(everything[i])
+            for place, positions in order:
+                place.copy_(positions[i])
             update.average_weight.fill_(self.learner.next_average_weight())
             progress = (self.epoch + i / self.updates) / phase.epochs
             factor = rate_factor(settings, progress, self.learner.averaged_updates)
@@ -262,6 +215,24 @@ class Trainer:
         if not self.ranks.everywhere(self.learner.is_finite()):  # the last step came after the last look
             raise RanAway("the weights are not finite numbers")
         return self.means
+
+    def _order(self, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+        """Where the update reads the positions of its images from, and those of every update of an epoch."""
+        update = self.update
+        order = epoch_order(
+            self.labeled_count,
+            len(self.pool.images),
+            self.chosen,
+            self.rejected,
+            self.updates,
+            self.settings,
+            self.ranks,
+            generator,
+        )
+        places = [(update.classified, order.classified), (update.everything, order.everything)]
+        if order.compared is not None:
+            places.append((update.compared, order.compared))
+        return [(place, positions.to(self.device)) for place, positions in places]
 
     def _look(self, updates: int, reading: Reading, where: str) -> None:
         """Let the guard look at the losses of the epoch's first updates, and the bar show them."""
@@ -281,7 +252,8 @@ class Trainer:
             facts["gap"] = means["energy_images"] - means["energy_samples"]
         return {**facts, "loss": means["loss"]}
 
-    def _predict(self, images: Tensor) -> Predictions:
+    def predict(self, images: Tensor) -> Predictions:
+        """What the weights to be kept say of these images, the same in every process."""
         return predict_together(self.learner.predictor, images, self.dtype, self.ranks)
 
     def _record(self, phase: Phase, means: dict[str, float]) -> None:
@@ -292,7 +264,7 @@ class Trainer:
             row["pseudo_label_accuracy"] = self.pseudo_label_accuracy
         score = float(len(self.history))
         if self.validation is not None and self.validation_images is not None:
-            probabilities = self._predict(self.validation_images).probabilities
+            probabilities = self.predict(self.validation_images).probabilities
             score = accuracy(probabilities, self.validation.labels)
             row["validation_accuracy"] = score
             row["validation_ece"] = expected_calibration_error(probabilities, self.validation.labels)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ebpl.data.augment import augment
+from ebpl.data.augment import augment, strongly_augment
 from ebpl.fast.network import fast_network
 from ebpl.learning.learner import Learner, refresh, sampling_copy
 from ebpl.learning.objective import Terms, objective
@@ -20,7 +20,7 @@ from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.sampling.langevin import Langevin
 from ebpl.settings import Settings
 
-TERMS = ("loss", "cross_entropy", "energy_images", "energy_samples", "coupling")
+TERMS = ("loss", "cross_entropy", "energy_images", "energy_samples", "coupling", "consistency", "asked")
 Reading = Callable[[], list[float]]
 """Numbers on their way from the device: calling it waits for them."""
 
@@ -54,11 +54,13 @@ class Update:
         device = learner.device
         self.classified = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
         self.everything = torch.zeros(ranks.share(settings.batch_size), dtype=torch.long, device=device)
+        looked_at = ranks.share(settings.consistency_batch) if settings.consistency else 0
+        self.compared = torch.zeros(looked_at, dtype=torch.long, device=device)
         self.average_weight = torch.zeros((), device=device)
         self.sums = torch.zeros(len(TERMS), device=device)
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
-        passed = 2 * ranks.share(settings.batch_size) + ranks.share(settings.chains)
+        passed = 2 * ranks.share(settings.batch_size) + ranks.share(settings.chains) + looked_at
         self.fast = fast_network(learner.model.features, pool.images.shape[1:], device, dtype, passed)
         self.sampler = None if self.fast else sampling_copy(learner.model, dtype)
         self.langevin = Langevin(
@@ -92,27 +94,31 @@ class Update:
         return wait
 
     def __call__(self) -> None:
-        """One update on the batch at positions `classified` and `everything` of the pool."""
+        """One update on the batch at positions `classified`, `everything` and `compared` of the pool."""
         learner, settings = self.learner, self.settings
         if self.fast:
             self.fast.refresh()
-        classified = augment(self.pool.take(self.classified), self.augmentation, settings.max_shift, self.generator)
+        classified, targets = self._classified()
         images = samples = None
         if learner.buffer is not None:
             samples = self._sample()
             images = self._ready(self.pool.take(self.everything))
+        strong, agreed = self._compared() if settings.consistency else (None, None)
         learner.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(learner.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+        with self._autocast():
             terms = objective(
                 learner.model,
                 self._ready(classified),
-                self.pool.targets[self.classified],
+                targets,
                 images,
                 samples,
                 density_weight=settings.density_weight,
                 coupling_weight=settings.coupling_weight,
                 energy_penalty=settings.energy_penalty,
                 energy_center=settings.energy_center,
+                strong=strong,
+                agreed=agreed,
+                consistency=settings.consistency,
                 features=self.fast,
             )
         terms.loss.backward()  # type: ignore[no-untyped-call]
@@ -123,6 +129,49 @@ class Update:
         learner.optimizer.step()
         self._average()
         self._count(terms)
+
+    def _classified(self) -> tuple[Tensor, Tensor]:
+        """Views of the labelled and pseudo-labelled images of this batch, and their target distributions."""
+        settings = self.settings
+        plain, targets = self.pool.take(self.classified), self.pool.targets[self.classified]
+        views = self._weak(plain)
+        if settings.strong:
+            views = torch.where(self._drawn(settings.strong, len(views)), self._strong(plain), views)
+        if settings.mix:  # the batch is in random order: its mirror image is another one
+            share = self._drawn(settings.mix, len(views)) * torch.rand(
+                len(views), 1, 1, 1, generator=self.generator, device=views.device
+            )
+            views = views + share / 2 * (views.flip(0) - views)
+            targets = targets + share.flatten(1) / 2 * (targets.flip(0) - targets)
+        return views, targets
+
+    @torch.no_grad()
+    def _compared(self) -> tuple[Tensor, Tensor]:
+        """Strong views of unlabelled images, and the confident ones of the model's predictions for weak views."""
+        settings, model = self.settings, self.learner.model
+        plain = self.pool.take(self.compared)
+        weak = self._ready(self._weak(plain))
+        with self._autocast():  # apart from the objective's, which would find weights cast here, without gradients
+            scores, _ = model.heads(self.fast(weak) if self.fast else model.features(weak))
+        posterior = scores.softmax(1)
+        confidence, label = posterior.max(1, keepdim=True)
+        agreed = posterior
+        if settings.pseudo_labels != "soft":
+            agreed = torch.zeros_like(posterior).scatter_(1, label, 1.0)
+        return self._ready(self._strong(plain)), agreed * (confidence >= settings.gate)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.learner.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def _weak(self, images: Tensor) -> Tensor:
+        return augment(images, self.augmentation, self.settings.max_shift, self.generator)
+
+    def _strong(self, images: Tensor) -> Tensor:
+        return strongly_augment(images, self.augmentation, self.settings.max_shift, self.generator)
+
+    def _drawn(self, share: float, count: int) -> Tensor:
+        """For each of so many images whether it is among this share of them, (N, 1, 1, 1)."""
+        return torch.rand(count, 1, 1, 1, generator=self.generator, device=self.learner.device) < share
 
     def _ready(self, images: Tensor) -> Tensor:
         """Images as the network sees them in training: with a little noise, channels last."""
