@@ -69,6 +69,20 @@ class Settings:
         "Schedule",
         "whose most confident images a step labels: of all images together, or of each predicted class",
     )
+    sharpening: float = _option(
+        1.0,
+        "Schedule",
+        "temperature of soft pseudo-labels: 1 leaves the posterior as it is, near 0 it is almost the predicted class",
+        low=0.01,
+        high=1,
+    )
+    labeled_share: float = _option(
+        0.0,
+        "Schedule",
+        "share of the classified batch with true labels in the curriculum's steps (0: as many as come by chance)",
+        low=0,
+        high=0.9,
+    )
     reject_outliers: float = _option(
         0.0,
         "Schedule",

@@ -21,7 +21,6 @@ from sklearn.datasets import load_digits
 
 from ebpl import cli, processes
 from ebpl.errors import EbplError
-from ebpl.learning.trainer import Trainer
 from ebpl.options import changes
 from ebpl.settings import PRESETS, preset
 from tests.docs.pages import PAGES, ROOT, Block, blocks, text_of

@@ -51,17 +51,24 @@ def epoch_order(
         return labeled + torch.tensor(unlabeled, dtype=torch.long)
 
     def table(of: Tensor, size: int) -> Tensor:
-        return of[batches(len(of), updates, size, generator)][:, ranks.own(size)]
+        return of[batches(len(of), updates, size, generator)]
+
+    def own(table: Tensor) -> Tensor:
+        return table[:, ranks.own(table.shape[1])]
 
     everything = torch.arange(total)
     if rejected:
         everything = everything[~torch.isin(everything, positions(rejected))]
     unlabeled = everything[everything >= labeled]
-    classified = table(torch.cat([torch.arange(labeled), positions(chosen)]), settings.batch_size)
-    return Order(
-        classified,
-        table(everything, settings.batch_size),
-        table(unlabeled if len(unlabeled) else everything, settings.consistency_batch)
-        if settings.consistency
-        else None,
-    )
+    size, known = settings.batch_size, round(settings.labeled_share * settings.batch_size)
+    true, pseudo = torch.arange(labeled), positions(chosen)
+    if 0 < known < size and len(pseudo):
+        both = [table(true, known), table(pseudo, size - known)]
+        classified = torch.cat(both, 1)[:, torch.randperm(size, generator=generator)]
+    else:
+        classified = table(torch.cat([true, pseudo]), size)
+    everything_in_turn = own(table(everything, size))
+    if not settings.consistency:
+        return Order(own(classified), everything_in_turn, None)
+    compared = table(unlabeled if len(unlabeled) else everything, settings.consistency_batch)
+    return Order(own(classified), everything_in_turn, own(compared))

@@ -70,10 +70,15 @@ def belonging(energies: NDArray[np.float64], labeled_energies: NDArray[np.float6
     return np.asarray(energies <= np.quantile(labeled_energies, share))
 
 
-def pseudo_targets(predictions: Predictions, chosen: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
-    """Target distributions of the chosen images: the posterior (soft) or the predicted class alone (hard)."""
+def pseudo_targets(
+    predictions: Predictions, chosen: NDArray[np.int64], kind: str, temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Target distributions of the chosen images: the posterior at a temperature (soft) or the predicted class (hard)."""
     probabilities: NDArray[np.float64] = predictions.probabilities[chosen]
     if kind == "soft":
-        return probabilities
+        if temperature == 1:
+            return probabilities
+        sharp = (probabilities / probabilities.max(1, keepdims=True)) ** (1 / temperature)
+        return np.asarray(sharp / sharp.sum(1, keepdims=True))
     hard: NDArray[np.float64] = np.eye(probabilities.shape[1])[probabilities.argmax(1)]
     return hard

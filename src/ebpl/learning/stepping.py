@@ -24,7 +24,7 @@ def begin_step(trainer: Trainer, phase: Phase) -> None:
     allowed = _allowed(trainer, predictions, phase) if settings.reject_outliers else None
     by_class = predictions.labels if settings.selection == "class" else None
     chosen = select(predictions.confidences, phase.step, phase.steps, allowed, by_class)
-    targets = torch.from_numpy(pseudo_targets(predictions, chosen, settings.pseudo_labels))
+    targets = torch.from_numpy(pseudo_targets(predictions, chosen, settings.pseudo_labels, settings.sharpening))
     set_pseudo_labels(trainer, chosen, targets)
     rows = pseudo_label_rows(trainer.data, trainer.unlabeled_index, predictions, chosen)
     trainer.run.save_table(f"{PSEUDO_LABELS}/step-{phase.step}.csv", rows)
