@@ -73,7 +73,7 @@ def belonging(energies: NDArray[np.float64], labeled_energies: NDArray[np.float6
 def pseudo_targets(
     predictions: Predictions, chosen: NDArray[np.int64], kind: str, temperature: float = 1.0
 ) -> NDArray[np.float64]:
-    """Target distributions of the chosen images: the posterior at a temperature (soft) or the predicted class (hard)."""
+    """Target distributions of the chosen images: a posterior at a temperature (soft) or the predicted class."""
     probabilities: NDArray[np.float64] = predictions.probabilities[chosen]
     if kind == "soft":
         if temperature == 1:
