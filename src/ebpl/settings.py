@@ -267,6 +267,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "sgld_steps": 10,
         "clamp_samples": True,
     },
+    "best": {},
     # The same at a rate forty times the paper's, for so short a training that hard pseudo-labels serve it better.
     "quick": {
         "depth": 10,
@@ -283,9 +284,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "clamp_samples": True,
     },
 }
+# What was found to help on Blood and CIFAR-10: mixed images keep the cross-entropy from zero, a quarter of true
+# labels in every batch keeps the steps from drifting, and labels are as sharp as mixing made the posterior flat.
+PRESETS["best"] = {**PRESETS["standard"], "mix": 0.5, "labeled_share": 0.25, "sharpening": 0.8}
 PRESET_HELP = {
     "paper": "WRN-28-10 and the paper's schedule with no extras; for a large GPU",
     "standard": "WRN-16-4, a short schedule at ten times the rate, light augmentation, averaged weights; for a GPU",
+    "best": "standard with mixed images, true labels in every batch and sharper pseudo-labels; for a GPU",
     "quick": "WRN-10-1 and a short schedule at a high rate; minutes on two CPU cores",
 }
 
