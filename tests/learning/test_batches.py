@@ -2,7 +2,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpl.learning.batches import batches
+from ebpl.learning.batches import Order, batches, epoch_order
+from ebpl.learning.ranks import ALONE, Ranks
+from tests.helpers import quick
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 20), st.integers(0, 99))
@@ -21,3 +23,49 @@ def test_the_order_is_the_generators() -> None:
     first, again, other = (batches(50, 3, 10, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+LABELED, TOTAL = 6, 40
+
+
+def ordered(
+    ranks: Ranks = ALONE, chosen: range = range(20), rejected: range = range(30, 34), **changes: object
+) -> Order:
+    settings = quick(**{"batch_size": 8, "consistency_batch": 12, **changes})
+    generator = torch.Generator().manual_seed(0)
+    return epoch_order(LABELED, TOTAL, chosen, rejected, 50, settings, ranks, generator)
+
+
+def drawn(table: torch.Tensor) -> set[int]:
+    return set(table.flatten().tolist())
+
+
+def test_each_batch_draws_from_the_images_that_are_meant_for_it() -> None:
+    order = ordered(consistency=1.0)
+    assert drawn(order.classified) == set(range(LABELED + 20))
+    assert drawn(order.everything) == set(range(TOTAL)) - set(range(LABELED + 30, LABELED + 34))
+    assert order.compared is not None
+    assert order.compared.shape == (50, 12)
+    assert drawn(order.compared) == drawn(order.everything) - set(range(LABELED))
+    assert ordered().compared is None
+
+
+def test_without_unlabelled_images_strong_views_are_those_of_labelled_ones() -> None:
+    order = ordered(consistency=1.0, chosen=range(0), rejected=range(TOTAL - LABELED))
+    assert order.compared is not None
+    assert drawn(order.compared) == set(range(LABELED))
+
+
+def test_a_share_of_true_labels_is_kept_in_every_batch_and_mixed_among_the_others() -> None:
+    true = ordered(labeled_share=0.25).classified < LABELED
+    assert (true.sum(1) == 2).all()
+    assert len(true.float().unique(dim=0)) == 1  # where they stand is drawn once an epoch
+    assert not true[0, :2].all()
+    assert (ordered(labeled_share=0.25, chosen=range(0)).classified < LABELED).all()
+
+
+def test_processes_share_the_same_order() -> None:
+    whole = ordered(consistency=1.0, labeled_share=0.5)
+    halves = [ordered(Ranks(2, index), consistency=1.0, labeled_share=0.5) for index in range(2)]
+    for name in ("classified", "everything", "compared"):
+        assert torch.equal(torch.cat([getattr(half, name) for half in halves], 1), getattr(whole, name))

@@ -73,3 +73,34 @@ def test_an_image_belongs_that_is_no_stranger_than_the_labelled_ones() -> None:
     labelled = np.arange(101.0)
     assert belonging(np.array([-5.0, 50, 99, 99.5, 101]), labelled, 0.99).tolist() == [True, True, True, False, False]
     assert belonging(np.array([100.0, 100.1]), labelled, 1.0).tolist() == [True, False]
+
+
+@given(confidences, st.integers(1, 6), st.integers(0, 99))
+def test_by_class_every_class_gives_its_own_most_confident_share(values: np.ndarray, steps: int, seed: int) -> None:
+    labels = np.random.default_rng(seed).integers(0, 3, len(values))
+    for step in range(1, steps + 1):
+        chosen = select(values, step, steps, None, labels)
+        assert (np.diff(values[chosen]) <= 0).all()
+        for label in range(3):
+            own = np.flatnonzero(labels == label)
+            expected = own[np.argsort(-values[own], kind="stable")[: int(np.ceil(len(own) * step / steps))]]
+            assert set(chosen[labels[chosen] == label]) == set(expected)
+
+
+def test_by_class_images_that_do_not_belong_are_left_out_too() -> None:
+    allowed = np.array([True, False, True, True])
+    assert select(np.array([0.9, 0.8, 0.7, 0.6]), 1, 2, allowed, np.array([0, 1, 1, 1])).tolist() == [0, 2]
+
+
+@given(st.floats(0.02, 1), st.integers(0, 99))
+def test_sharpening_is_a_softmax_at_a_lower_temperature(temperature: float, seed: int) -> None:
+    scores = np.random.default_rng(seed).normal(size=(5, 4)) * 3
+    posterior = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    targets = pseudo_targets(Predictions(posterior, np.zeros(5)), np.arange(5), "soft", temperature)
+    lower = scores / temperature - (scores / temperature).max(1, keepdims=True)
+    np.testing.assert_allclose(targets, np.exp(lower) / np.exp(lower).sum(1, keepdims=True), rtol=1e-9, atol=1e-12)
+
+
+def test_a_class_that_is_ruled_out_stays_so_when_labels_are_sharpened() -> None:
+    predictions = Predictions(np.array([[1.0, 0.0], [0.75, 0.25]]), np.zeros(2))
+    np.testing.assert_allclose(pseudo_targets(predictions, np.arange(2), "soft", 0.5), [[1, 0], [0.9, 0.1]])

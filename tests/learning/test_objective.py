@@ -109,3 +109,21 @@ def test_every_parameter_learns(precision: str) -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("density", [True, False])
+def test_strong_views_are_asked_only_where_something_was_agreed(density: bool) -> None:
+    model = network()
+    x, y, z, views = (torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (4, 5, 6, 7))
+    others = (y, z) if density else (None, None)
+    targets = torch.softmax(torch.randn(4, 3), 1)
+    agreed = torch.zeros(7, 3)
+    agreed[2], agreed[5] = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.2, 0.3, 0.5])
+    plain = objective(model, x, targets, *others)
+    terms = objective(model, x, targets, *others, strong=views, agreed=agreed, consistency=0.5)
+    log_p = torch.log_softmax(model(views)[0], 1)
+    torch.testing.assert_close(terms.consistency, -(agreed * log_p).sum() / 7)
+    torch.testing.assert_close(terms.loss, plain.loss + 0.5 * terms.consistency)
+    torch.testing.assert_close(terms.energy_samples, plain.energy_samples)
+    torch.testing.assert_close(terms.asked, torch.tensor(2 / 7))
+    assert plain.consistency == plain.asked == 0

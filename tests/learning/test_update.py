@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from ebpl.fast.network import FastNetwork
@@ -115,3 +116,56 @@ def test_a_classifier_alone_is_trained_without_sampling() -> None:
     assert update.learner.buffer is None
     assert update.sums[TERMS.index("energy_samples")] == 0
     assert update.sums[TERMS.index("loss")] == update.sums[TERMS.index("cross_entropy")]
+
+
+def test_strong_views_must_agree_with_confident_predictions_alone() -> None:
+    def asked(**changes: object) -> Update:
+        update = made(consistency=1.0, consistency_batch=16, **changes)
+        update.compared.copy_(torch.arange(24, 40))
+        update()
+        return update
+
+    everyone, nobody = asked(gate=0.0), asked(gate=1.0)
+    assert everyone.sums[TERMS.index("asked")] == 1
+    assert everyone.sums[TERMS.index("consistency")] > 0
+    assert nobody.sums[TERMS.index("asked")] == nobody.sums[TERMS.index("consistency")] == 0
+    _, hard = asked(gate=0.0, pseudo_labels="hard")._compared()
+    assert hard.max(1).values.tolist() == hard.sum(1).tolist() == [1.0] * 16
+    _, soft = asked(gate=0.0, pseudo_labels="soft")._compared()
+    assert ((soft > 0) & (soft < 1)).all()
+    torch.testing.assert_close(soft.sum(1), torch.ones(16))
+
+
+def test_agreement_teaches_in_bfloat16_too() -> None:
+    """Weights that were cast while no gradient was wanted must not be reused where one is."""
+    update = made(consistency=1.0, consistency_batch=16, gate=0.0)
+    update.compared.copy_(torch.arange(24, 40))
+    update.dtype = torch.bfloat16
+    update.sampler = sampling_copy(update.learner.model, torch.bfloat16)
+    update()
+    assert all(parameter.grad is not None for parameter in update.learner.model.parameters())
+
+
+def test_mixed_images_have_the_mixed_labels_of_the_same_two() -> None:
+    update = made(mix=1.0)
+    plain, targets = update.pool.take(update.classified), update.pool.targets[update.classified]
+    views, mixed = update._classified()
+    for i, (view, target) in enumerate(zip(views, mixed, strict=True)):
+        other = 7 - i
+        between = (plain[other] - plain[i]).flatten()
+        share = ((view - plain[i]).flatten() @ between / between.square().sum()).item()
+        assert 0 < share < 0.5  # more of the image itself
+        torch.testing.assert_close(view, torch.lerp(plain[i], plain[other], share))
+        torch.testing.assert_close(target, torch.lerp(targets[i], targets[other], share))
+
+
+def test_a_share_of_the_batch_is_mixed_or_seen_strongly() -> None:
+    for setting in ("mix", "strong"):
+        changed = [0.0, 0.0]
+        for i, share in enumerate((0.25, 0.75)):
+            update = made(**{setting: share})
+            plain = update.pool.take(update.classified)
+            for _ in range(100):
+                views, _ = update._classified()
+                changed[i] += (views != plain).flatten(1).any(1).float().mean().item() / 100
+        assert changed == pytest.approx([0.25, 0.75], abs=0.06), setting
