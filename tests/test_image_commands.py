@@ -46,3 +46,17 @@ def test_no_image_at_all_is_an_error(run: Run, capsys: pytest.CaptureFixture[str
     assert main(["predict", "run", "empty", "--output", "a.csv"]) == DataError.exit_code
     assert "no image in empty" in capsys.readouterr().err
     assert not Path("a.csv").exists()
+
+
+def test_images_that_cannot_be_read_end_in_an_error_only_if_all_are(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("broken").mkdir()
+    Path("broken/a.png").write_bytes(b"not an image")
+    assert main(["predict", "run", "broken", "--output", "a.csv"]) == DataError.exit_code
+    told = capsys.readouterr().err
+    assert "1 cannot be read" in told
+    assert "None of the images can be read: the column 'problem' in a.csv says why." in told
+    with Path("a.csv").open(newline="") as file:
+        assert [bool(row["problem"]) for row in csv.DictReader(file)] == [True]
+    assert main(["predict", "run", "broken", "photos", "--output", "b.csv"]) == 0

@@ -76,4 +76,7 @@ def predict(options: argparse.Namespace) -> int:
     if summary.unreadable:
         told.append(f"{summary.unreadable} cannot be read")
     print("; ".join(told) + ".", file=sys.stderr)
+    if summary.unreadable == summary.images:
+        where = "" if options.output == "-" else f" in {options.output}"
+        raise DataError(f"None of the images can be read: the column 'problem'{where} says why.")
     return 0
