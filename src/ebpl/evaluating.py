@@ -107,7 +107,8 @@ def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
     result["pseudo_labels"] = steps(trainer)
     result["curves"] = curves(trainer)
     if trainer.method.density:
-        result["training_energies"] = _training_energies(model, run.settings, images.train)
+        belong = np.delete(np.arange(len(images.train)), trainer.unlabeled_index[trainer.rejected])
+        result["training_energies"] = _training_energies(model, run.settings, images.train.take(belong))
     result["seconds"] = round(trainer.seconds, 1)
     result["healed_divergences"] = trainer.guard.events
     write_json(run.path / TEST_METRICS, result)

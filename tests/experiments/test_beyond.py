@@ -26,6 +26,11 @@ def strangers() -> ebpl.ImageSet:
     return ebpl.from_arrays(random_images(300, 12, 10, 3), np.arange(300) % 2, name="strangers")
 
 
+def noise() -> ebpl.ImageSet:
+    images, labels = random_images(50, 9, 9, 3), np.arange(50) % 2
+    return ebpl.from_arrays(images, labels, test_images=images, test_labels=labels, name="noise")
+
+
 def made() -> Beyond:
     return Beyond(SETTINGS, Path("results"), Path("runs"), silent, lambda _: None, None)
 
@@ -43,26 +48,38 @@ def test_strangers_are_so_many_of_the_unlabelled_images_and_never_labelled() -> 
 
 def test_outliers_are_measured_with_and_without_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
     load = beyond.load
-    monkeypatch.setattr(beyond, "load", lambda name, **more: strangers() if name == "fashion" else load(name, **more))
+    monkeypatch.setitem(beyond.UNSEEN, "digits", ("noise",))
+    others = {"fashion": strangers(), "noise": noise()}
+    monkeypatch.setattr(beyond, "load", lambda name, **more: others.get(name) or load(name, **more))
     assert made().outliers("digits", [0])
     (record,) = records(Path("results"))
     kept, rejected = record["arms"]["kept"], record["arms"]["rejected"]
     assert 0 <= kept["auroc"] <= 1
+    assert kept["auroc_distance"] > 0.9  # noise is far from digits, even for one epoch's features
+    assert kept["unseen"]["noise"]["energy"] > 0.5
     half, everything = (step["images"] for step in kept["pseudo_labels"])
     assert half == everything // 2
     assert kept["pseudo_labels"][-1]["strangers"] == pytest.approx(0.2 * everything, abs=10)
     assert rejected["pseudo_labels"][-1]["images"] < everything
+    step = rejected["pseudo_labels"][0]
+    assert 0 < step["rejected_strangers"] <= 1
+    assert kept["pseudo_labels"][0]["rejected_strangers"] == 0
     heads, *lines = summary([record])
-    assert [line[:4] for line in lines] == [["outliers", "digits", arm, "1"] for arm in ("kept", "rejected")]
+    expected = [["outliers", "digits", "WRN-10-1", arm, "1"] for arm in ("kept", "rejected")]
+    assert [line[:5] for line in lines] == expected
+    assert (lines[0][heads.index("strangers left out %")], lines[1][heads.index("strangers left out %")] != "") == (
+        "",
+        True,
+    )
     assert lines[0][heads.index("AUROC of the energy %")] == f"{100 * kept['auroc']:.1f}"
-    before = Path("results/beyond/outliers-digits-seed0.json").read_text()
+    before = Path("results/beyond/outliers-digits-wrn-10-1-seed0.json").read_text()
     assert made().outliers("digits", [0])  # nothing is done twice
-    assert Path("results/beyond/outliers-digits-seed0.json").read_text() == before
+    assert Path("results/beyond/outliers-digits-wrn-10-1-seed0.json").read_text() == before
 
 
 def test_suggestions_are_compared_with_as_many_random_images() -> None:
     assert made().suggestions("digits", [1])
-    record = json.loads(Path("results/beyond/suggestions-digits-seed1.json").read_text())
+    record = json.loads(Path("results/beyond/suggestions-digits-wrn-10-1-seed1.json").read_text())
     arms = record["arms"]
     assert sum(arms["suggested"]["added"]) == sum(arms["random"]["added"]) == record["added"] == beyond.SUGGESTED
     assert all(0 < arm["metrics"]["accuracy"] < 1 for arm in arms.values())

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpl.learning.curriculum import belonging, phases, pseudo_targets, rate_factor, select
+from ebpl.learning.curriculum import phases, pseudo_targets, rate_factor, select
 from ebpl.learning.prediction import Predictions
 from ebpl.settings import preset
 
@@ -67,12 +67,6 @@ def test_only_images_that_belong_are_chosen_and_the_last_step_takes_all_of_those
     allowed = np.array([False, True, True, True])
     assert select(values, 1, 3, allowed).tolist() == [1]
     assert select(values, 3, 3, allowed).tolist() == [1, 2, 3]
-
-
-def test_an_image_belongs_that_is_no_stranger_than_the_labelled_ones() -> None:
-    labelled = np.arange(101.0)
-    assert belonging(np.array([-5.0, 50, 99, 99.5, 101]), labelled, 0.99).tolist() == [True, True, True, False, False]
-    assert belonging(np.array([100.0, 100.1]), labelled, 1.0).tolist() == [True, False]
 
 
 @given(confidences, st.integers(1, 6), st.integers(0, 99))

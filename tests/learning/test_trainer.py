@@ -152,8 +152,6 @@ def test_images_that_do_not_belong_get_no_label_and_are_not_learned_from() -> No
     assert len(rejected) + len(training.chosen) == len(training.unlabeled)
     listed = rows(training.run.path / "pseudo_labels" / "outliers-1.csv")
     assert len(listed) == len(rejected)
-    energies = [float(row["energy"]) for row in listed]
-    assert energies == sorted(energies, reverse=True)
     stored = torch.load(max(training.run.checkpoints.glob("*.pt")), weights_only=True)
     assert set(stored["rejected"]) == rejected
     drawn = set()

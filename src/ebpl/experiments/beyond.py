@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,17 @@ from ebpl.experiments.reproduce import Bars, Brief, clear_half
 from ebpl.experiments.table import Entry
 from ebpl.files import write_json
 from ebpl.labeling.suggesting import suggest
-from ebpl.learning.prediction import predict
+from ebpl.learning.prediction import predict, predict_with_features
+from ebpl.learning.strangers import familiar
 from ebpl.learning.telling import PSEUDO_LABELS
 from ebpl.measuring.summary import spread
 from ebpl.runs import Run
 from ebpl.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from ebpl.model.hybrid import HybridModel
 
 FOLDER = "beyond"
 STRANGERS = 0.2
@@ -42,6 +49,10 @@ REJECTED_ABOVE = 0.99
 SUGGESTED = 40
 OTHERS = {"blood": "cifar10", "digits": "fashion"}
 """Where the images that do not belong come from."""
+UNSEEN = {"blood": ("fashion", "svhn")}
+"""Whose images are met only when the model is used."""
+MOST = 2000
+"""So many test images of each dataset are compared."""
 
 Say = Callable[[str], None]
 
@@ -80,13 +91,15 @@ class Beyond:
         """Train with strangers among the unlabelled images, as they are and with rejection; False if time ran out."""
         data, other = (load(each, data_dir=self.data_dir) for each in (name, OTHERS[name]))
         for seed in self._missing("outliers", name, seeds):
+            self.say(f"outliers, {name}, seed {seed}")
             images, strange = mixed(data, other, STRANGERS, seed)
             base = self.settings.changed(method="ebpl", seed=seed)
             arms = {"kept": base, "rejected": base.changed(reject_outliers=REJECTED_ABOVE)}
             runs = self._trained({f"outliers-{name}-{arm}": each for arm, each in arms.items()}, images)
             if runs is None:
                 return False
-            found = {arm: _of_outliers(run, images, strange) for arm, run in zip(arms, runs, strict=True)}
+            unseen = [load(each, data_dir=self.data_dir) for each in UNSEEN.get(name, ())]
+            found = {arm: _of_outliers(run, images, strange, unseen) for arm, run in zip(arms, runs, strict=True)}
             self._save("outliers", name, base, {"other": other.name, "share": STRANGERS, "arms": found})
         return True
 
@@ -121,7 +134,8 @@ class Beyond:
         return [seed for seed in seeds if not self._place(experiment, name, seed).is_file()]
 
     def _place(self, experiment: str, name: str, seed: int) -> Path:
-        return self.results / f"{experiment}-{name}-seed{seed}.json"
+        network = f"wrn-{self.settings.depth}-{self.settings.width}"
+        return self.results / f"{experiment}-{name}-{network}-seed{seed}.json"
 
     def _trained(self, wanted: dict[str, Settings], images: ImageSet) -> list[Run] | None:
         """Finished runs by these names, trained now if need be; None if the time was over before."""
@@ -150,29 +164,72 @@ class Beyond:
         write_json(self._place(experiment, name, settings.seed), record)
 
 
-def _of_outliers(run: Run, images: ImageSet, strange: NDArray[np.bool_]) -> dict[str, Any]:
-    """How well the energy tells strangers, and what they did to the labels."""
-    from sklearn.metrics import roc_auc_score
-
-    model, _ = run.load_model()
+def _of_outliers(run: Run, images: ImageSet, strange: NDArray[np.bool_], unseen: Sequence[ImageSet]) -> dict[str, Any]:
+    """How well energy and distance tell strangers, seen in training or not, and what they did to the labels."""
     device, dtype = device_and_dtype(run.settings)
-    unlabeled = split_for(images, run.settings).unlabeled
-    energies = predict(model.to(device), images.train.pixels[unlabeled], dtype).energies
+    model = run.load_model()[0].to(device)
+    parts = split_for(images, run.settings)
+    energies = predict(model, images.train.pixels[parts.unlabeled], dtype).energies
+    known, unknown = (
+        predict_with_features(model, images.train.pixels[part], dtype)[1] for part in (parts.labeled, parts.unlabeled)
+    )
+    distances = familiar(known, images.train.labels[parts.labeled]).distances(unknown)
     steps = []
     for step in range(1, run.settings.steps + 1):
-        with (run.path / PSEUDO_LABELS / f"step-{step}.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = _rows(run, f"step-{step}.csv")
         inside = sum(strange[int(row["image"])] for row in rows)
         right = sum(row["truth"] == row["label"] for row in rows)  # a stranger's truth is empty: no label is right
-        steps.append({"step": step, "images": len(rows), "strangers": int(inside), "right": right / max(1, len(rows))})
+        left_out = [strange[int(row["image"])] for row in _rows(run, f"outliers-{step}.csv")]
+        steps.append(
+            {
+                "step": step,
+                "images": len(rows),
+                "strangers": int(inside),
+                "right": right / max(1, len(rows)),
+                "rejected_strangers": sum(left_out) / strange.sum(),
+                "rejected_others": (len(left_out) - sum(left_out)) / (~strange[parts.unlabeled]).sum(),
+            }
+        )
     result = run.metrics()
     return {
-        "auroc": float(roc_auc_score(strange[unlabeled], energies)),
+        "auroc": _told(energies[~strange[parts.unlabeled]], energies[strange[parts.unlabeled]]),
+        "auroc_distance": _told(distances[~strange[parts.unlabeled]], distances[strange[parts.unlabeled]]),
+        "unseen": {other.name: _of_unseen(model, images, other, dtype) for other in unseen},
         "metrics": result["metrics"],
         "last": result["last"]["metrics"],
         "pseudo_labels": steps,
         "seconds": result["seconds"],
     }
+
+
+def _of_unseen(model: HybridModel, images: ImageSet, other: ImageSet, dtype: torch.dtype) -> dict[str, float]:
+    """How well the energy, and for comparison the confidence, tells test images from those of another dataset."""
+    assert images.test is not None
+    assert other.test is not None
+    strangers = other.test.with_channels(images.shape[0]).pixels[:MOST]
+    mine = predict(model, images.test.pixels[:MOST], dtype)
+    theirs = predict(model, resized(strangers, images.shape[1:]), dtype)
+    return {
+        "energy": _told(mine.energies, theirs.energies),
+        "confidence": _told(-mine.confidences, -theirs.confidences),
+    }
+
+
+def _told(belonging: NDArray[np.float64], strangers: NDArray[np.float64]) -> float:
+    """The area under the ROC curve: how often a stranger has the higher value."""
+    from sklearn.metrics import roc_auc_score
+
+    truth = np.repeat([0, 1], [len(belonging), len(strangers)])
+    return float(roc_auc_score(truth, np.concatenate([belonging, strangers])))
+
+
+def _rows(run: Run, name: str) -> list[dict[str, str]]:
+    """A table of pseudo-labels, without rows if the run has none such."""
+    path = run.path / PSEUDO_LABELS / name
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _of_labels(run: Run, truth: NDArray[Any], added: NDArray[Any], classes: int) -> dict[str, Any]:
@@ -190,26 +247,47 @@ def _labelled(data: ImageSet, labeled: NDArray[Any], left_out: NDArray[Any]) -> 
 
 
 def summary(found: Sequence[Record]) -> list[list[str]]:
-    """A line for each experiment, dataset and arm: means over seeds."""
-    lines = [
-        ["experiment", "data", "arm", "n", "accuracy %", "ECE %", "AUROC of the energy %", "right in the last step %"]
-    ]
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    """A line for each experiment, dataset, network and arm: means over seeds."""
+    lines = [["experiment", "data", "network", "arm", "n", "accuracy %", "ECE %", *COLUMNS]]
+    groups: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for record in found:
+        network = "WRN-{depth}-{width}".format(**record["settings"])
         for arm, values in record["arms"].items():
-            groups.setdefault((record["experiment"], record["data"], arm), []).append(values)
+            groups.setdefault((record["experiment"], record["data"], network, arm), []).append(values)
     for key, arms in groups.items():
-        accuracy, ece = (_mean([arm["metrics"][name] for arm in arms]) for name in ("accuracy", "ece"))
-        strange = "auroc" in arms[0]
-        auroc = _mean([arm["auroc"] for arm in arms]) if strange else ""
-        right = _mean([arm["pseudo_labels"][-1]["right"] for arm in arms]) if strange else ""
-        lines.append([*key, str(len(arms)), accuracy, ece, auroc, right])
+        measured = [_mean([arm["metrics"][name] for arm in arms]) for name in ("accuracy", "ece")]
+        more = [_mean([column(arm) for arm in arms]) if "auroc" in arms[0] else "" for column in COLUMNS.values()]
+        lines.append([*key, str(len(arms)), *measured, *more])
     return lines
 
 
-def _mean(values: Sequence[float]) -> str:
-    mean, deviation = spread([{"x": value} for value in values])["x"]
-    return str(Entry(100 * mean, 100 * deviation, len(values)))
+def _last(name: str) -> Callable[[dict[str, Any]], float | None]:
+    return lambda arm: arm["pseudo_labels"][-1][name] if any(s[name] for s in arm["pseudo_labels"]) else None
+
+
+def _unseen(name: str) -> Callable[[dict[str, Any]], float | None]:
+    """The mean over datasets that were not seen in training."""
+    return lambda arm: fmean(each[name] for each in arm["unseen"].values()) if arm["unseen"] else None
+
+
+COLUMNS: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "AUROC of the energy %": lambda arm: arm["auroc"],
+    "of the distance %": lambda arm: arm["auroc_distance"],
+    "of the energy, unseen datasets %": _unseen("energy"),
+    "of the confidence, unseen datasets %": _unseen("confidence"),
+    "strangers left out %": _last("rejected_strangers"),
+    "others left out %": _last("rejected_others"),
+    "right in the last step %": _last("right"),
+}
+"""What is shown of outliers, each a share or None."""
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    there = [value for value in values if value is not None]
+    if not there:
+        return ""
+    mean, deviation = spread([{"x": value} for value in there])["x"]
+    return str(Entry(100 * mean, 100 * deviation, len(there)))
 
 
 def records(folder: Path) -> list[Record]:

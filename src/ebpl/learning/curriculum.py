@@ -65,11 +65,6 @@ def select(
     return order[kept]
 
 
-def belonging(energies: NDArray[np.float64], labeled_energies: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
-    """Which images have no higher energy than this share of the labelled ones, which are known to belong."""
-    return np.asarray(energies <= np.quantile(labeled_energies, share))
-
-
 def pseudo_targets(
     predictions: Predictions, chosen: NDArray[np.int64], kind: str, temperature: float = 1.0
 ) -> NDArray[np.float64]:

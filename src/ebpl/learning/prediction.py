@@ -45,7 +45,7 @@ def predict(
 
 
 def predict_with_features(
-    model: HybridModel, images: NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
+    model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
 ) -> tuple[Predictions, NDArray[np.float32]]:
     """The same, and what the heads saw of each image, (N, D)."""
     features: list[NDArray[np.float32]] = []
@@ -94,10 +94,28 @@ def predict_together(model: HybridModel, images: Tensor, dtype: torch.dtype, ran
     """The same predictions in every process, each of which computes its share of them."""
     if ranks.count == 1:
         return predict(model, images, dtype)
-    share = -(-len(images) // ranks.count)
-    mine = predict(model, images[ranks.index * share : (ranks.index + 1) * share], dtype)
-    rows = torch.zeros(share, model.architecture.classes + 1, dtype=torch.float64)
-    rows[: len(mine.energies), :-1] = torch.from_numpy(mine.probabilities)
-    rows[: len(mine.energies), -1] = torch.from_numpy(mine.energies)
-    table = ranks.gather(rows.to(images.device))[: len(images)].cpu().numpy()
+    mine = predict(model, _share(images, ranks), dtype)
+    table = _gathered(np.column_stack([mine.probabilities, mine.energies]), images, ranks)
     return Predictions(table[:, :-1], table[:, -1])
+
+
+def features_together(
+    model: HybridModel, images: Tensor, dtype: torch.dtype, ranks: Ranks
+) -> NDArray[np.float32] | NDArray[np.float64]:
+    """What the heads see of each image, (N, D), the same in every process."""
+    _, mine = predict_with_features(model, _share(images, ranks), dtype)
+    return mine if ranks.count == 1 else _gathered(mine, images, ranks)
+
+
+def _share(images: Tensor, ranks: Ranks) -> Tensor:
+    """The images of this process; the last processes may have fewer."""
+    share = -(-len(images) // ranks.count)
+    return images[ranks.index * share : (ranks.index + 1) * share]
+
+
+def _gathered(mine: NDArray[np.floating], images: Tensor, ranks: Ranks) -> NDArray[np.float64]:
+    """The rows of all processes, one for each image."""
+    rows = torch.zeros(-(-len(images) // ranks.count), mine.shape[1], dtype=torch.float64)
+    rows[: len(mine)] = torch.from_numpy(mine)
+    table: NDArray[np.float64] = ranks.gather(rows.to(images.device))[: len(images)].cpu().numpy()
+    return table

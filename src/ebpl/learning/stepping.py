@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebpl.learning.curriculum import Phase, belonging, pseudo_targets, select
+from ebpl.learning.curriculum import Phase, pseudo_targets, select
 from ebpl.learning.prediction import Predictions
+from ebpl.learning.strangers import belonging, distances_from_the_others, familiar
 from ebpl.learning.telling import PSEUDO_LABELS, outlier_rows, pseudo_label_rows
 
 if TYPE_CHECKING:
@@ -37,11 +38,15 @@ def begin_step(trainer: Trainer, phase: Phase) -> None:
 
 def _allowed(trainer: Trainer, predictions: Predictions, phase: Phase) -> NDArray[np.bool_]:
     """Which unlabelled images belong; the others are left out from now on, and listed."""
-    labeled = trainer.predict(trainer.pool.images[: trainer.labeled_count])
-    allowed = belonging(predictions.energies, labeled.energies, trainer.settings.reject_outliers)
+    count = trainer.labeled_count
+    labels = trainer.pool.targets[:count].argmax(1).cpu().numpy()
+    known, unknown = trainer.features(trainer.pool.images[:count]), trainer.features(trainer.pool.images[count:])
+    distances = familiar(known, labels).distances(unknown)
+    others = distances_from_the_others(known, labels, trainer.settings.seed)
+    allowed = belonging(distances, others, trainer.settings.reject_outliers)
     outliers = np.flatnonzero(~allowed)
     trainer.rejected = outliers.tolist()
-    rows = outlier_rows(trainer.data, trainer.unlabeled_index, predictions, outliers)
+    rows = outlier_rows(trainer.data, trainer.unlabeled_index, predictions, distances, outliers)
     trainer.run.save_table(f"{PSEUDO_LABELS}/outliers-{phase.step}.csv", rows)
     trainer.say(f"{phase.name}: {len(outliers)} of {len(trainer.unlabeled)} images do not belong and are left out")
     return allowed

@@ -75,11 +75,22 @@ def pseudo_label_rows(
 
 
 def outlier_rows(
-    data: ImageSet, unlabeled: NDArray[Any], predictions: Predictions, outliers: NDArray[Any]
+    data: ImageSet,
+    unlabeled: NDArray[Any],
+    predictions: Predictions,
+    distances: NDArray[np.float64],
+    outliers: NDArray[Any],
 ) -> list[dict[str, Any]]:
     """A row for each of the unlabelled images that do not belong, the strangest first."""
-    order = outliers[np.argsort(-predictions.energies[outliers], kind="stable")]
-    return [{"image": data.train.name(int(unlabeled[i])), "energy": f"{predictions.energies[i]:.6g}"} for i in order]
+    order = outliers[np.argsort(-distances[outliers], kind="stable")]
+    return [
+        {
+            "image": data.train.name(int(unlabeled[i])),
+            "distance": f"{distances[i]:.6g}",
+            "energy": f"{predictions.energies[i]:.6g}",
+        }
+        for i in order
+    ]
 
 
 def steps(trainer: Trainer) -> list[dict[str, Any]]:

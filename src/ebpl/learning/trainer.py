@@ -19,7 +19,7 @@ from ebpl.learning.batches import epoch_order
 from ebpl.learning.curriculum import Phase, phases, rate_factor
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
-from ebpl.learning.prediction import Predictions, predict_together
+from ebpl.learning.prediction import Predictions, features_together, predict_together
 from ebpl.learning.ranks import ALONE, Ranks
 from ebpl.learning.stepping import begin_step
 from ebpl.learning.telling import introduction
@@ -219,11 +219,12 @@ class Trainer:
     def _order(self, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
         """Where the update reads the positions of its images from, and those of every update of an epoch."""
         update = self.update
+        unjudged = self.settings.reject_outliers and self.phase == 0
         order = epoch_order(
             self.labeled_count,
             len(self.pool.images),
             self.chosen,
-            self.rejected,
+            range(len(self.unlabeled)) if unjudged else self.rejected,
             self.updates,
             self.settings,
             self.ranks,
@@ -255,6 +256,10 @@ class Trainer:
     def predict(self, images: Tensor) -> Predictions:
         """What the weights to be kept say of these images, the same in every process."""
         return predict_together(self.learner.predictor, images, self.dtype, self.ranks)
+
+    def features(self, images: Tensor) -> np.ndarray:
+        """What the heads of these weights see of images, the same in every process."""
+        return features_together(self.learner.predictor, images, self.dtype, self.ranks)
 
     def _record(self, phase: Phase, means: dict[str, float]) -> None:
         """A row in metrics.csv; remember the weights if they are the best so far."""

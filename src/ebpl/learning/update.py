@@ -102,7 +102,7 @@ class Update:
         images = samples = None
         if learner.buffer is not None:
             samples = self._sample()
-            images = self._ready(self.pool.take(self.everything))
+            images = self._ready(self._everything())
         strong, agreed = self._compared() if settings.consistency else (None, None)
         learner.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
@@ -144,6 +144,11 @@ class Update:
             views = views + share / 2 * (views.flip(0) - views)
             targets = targets + share.flatten(1) / 2 * (targets.flip(0) - targets)
         return views, targets
+
+    def _everything(self) -> Tensor:
+        """The images of this batch whose density is learned; as weak views where at first they are very few."""
+        images = self.pool.take(self.everything)
+        return self._weak(images) if self.settings.reject_outliers else images
 
     @torch.no_grad()
     def _compared(self) -> tuple[Tensor, Tensor]:
