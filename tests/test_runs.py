@@ -66,13 +66,13 @@ def test_an_empty_directory_may_be_used_a_file_may_not(tmp_path: Path) -> None:
 
 def test_without_a_name_a_free_one_is_found() -> None:
     paths = [Run.create(None, quick(seed=3), blobs(), {}).path.as_posix() for _ in range(3)]
-    first = "runs/blobs-ebpl-hard-seed3"
+    first = "runs/blobs-ebpl-soft-seed3"
     assert paths == [first, f"{first}-2", f"{first}-3"]
 
 
 def test_runs_of_several_seeds_share_a_folder_which_must_be_new() -> None:
     runs = Run.create_for_seeds(None, quick(), [0, 1, 10, 2], blobs(), {})
-    folder = Path("runs/blobs-ebpl-hard-seeds0-1_10_2")
+    folder = Path("runs/blobs-ebpl-soft-seeds0-1_10_2")
     assert [run.path for run in runs] == [folder / f"seed-{seed}" for seed in (0, 1, 10, 2)]
     assert [run.settings.seed for run in runs] == [0, 1, 10, 2]
     assert [path.name for path in seed_folders(folder)] == ["seed-0", "seed-1", "seed-2", "seed-10"]

@@ -181,10 +181,10 @@ def resume_all(
 
 
 def default_settings(device: str = "auto") -> Settings:
-    """The preset that fits this machine: `standard` with a GPU, `quick` without."""
+    """The preset that fits this machine: `best` with a GPU, `quick` without."""
     import torch
 
-    return presets.preset("standard" if torch.cuda.is_available() and device != "cpu" else "quick")
+    return presets.preset("best" if torch.cuda.is_available() and device != "cpu" else "quick")
 
 
 def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: bool) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _add_train(parser: Parser) -> None:
     parser.add_argument(
         "--preset",
         metavar="NAME",
-        help=f"what the options below start from ({presets}; default: standard with a GPU, quick without)",
+        help=f"what the options below start from ({presets}; default: best with a GPU, quick without)",
     )
     parser.add_argument(
         "--time-limit",

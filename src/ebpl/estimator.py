@@ -69,7 +69,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
 
     Parameters
     ----------
-    preset : "paper", "standard" or "quick"; by default "standard" on a machine with a GPU, else "quick"
+    preset : "paper", "standard", "best" or "quick"; by default "best" on a machine with a GPU, else "quick"
     method : "ebpl" or "curriculum-labeling", the baseline
     pseudo_labels, validation_fraction, depth, width, epochs, steps, step_epochs, batch_size, learning_rate, augment, \
 sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says

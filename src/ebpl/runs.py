@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
 from ebpl.files import write_bytes, write_failed, write_json, write_text
 from ebpl.seeds import seeds_in_words
-from ebpl.settings import Settings, write_toml
+from ebpl.settings import STEP_SETTINGS, Settings, write_toml
 from ebpl.stored import read_environment, read_metrics, read_settings
 from ebpl.weights import load_model
 
@@ -99,7 +99,7 @@ class Run:
 
         So runs that differ in their pseudo-labels alone share their initial training. It is resumed like any other.
         """
-        free = {"pseudo_labels", "steps", "step_epochs"}
+        free = {"pseudo_labels", "steps", "step_epochs", *STEP_SETTINGS}
         mine, other = self.settings.to_dict(), settings.to_dict()
         changed = {name for name in mine if mine[name] != other[name]} - free
         if self.settings.pseudo_labels != "none" or settings.pseudo_labels == "none" or changed:

@@ -249,8 +249,8 @@ def _hints() -> dict[str, Any]:
 _HINTS: dict[str, Any] = {}
 
 # A rate ten times the paper's needs a tenth of its updates. Clamped samples, a clipped gradient and a penalty on the
-# energies keep it stable. Around an energy of 1 / (2 * penalty) the penalty pulls images to 0, where one class may claim
-# them alone; around 0 it would pull them below, where several must, and the confidence would be too low.
+# energies keep it stable. Around an energy of 1 / (2 * penalty) the penalty pulls images to 0, where one class may
+# claim them alone; around 0 it would pull them below, where several must, and the confidence would be too low.
 _STANDARD: dict[str, Any] = {
     "epochs": 12,
     "step_epochs": 6,
@@ -292,6 +292,15 @@ PRESET_HELP = {
     "best": "standard with mixed images, true labels in every batch and sharper pseudo-labels; for a GPU",
     "quick": "WRN-10-1 and a short schedule at a high rate; minutes on two CPU cores",
 }
+
+
+STEP_SETTINGS = ("selection", "sharpening", "labeled_share")
+"""Of no effect before the first curriculum step."""
+
+
+def without_steps(settings: Settings) -> Settings:
+    """The initial training of these settings alone."""
+    return settings.changed(pseudo_labels="none", **{name: getattr(Settings, name) for name in STEP_SETTINGS})
 
 
 def preset(name: str = "standard", **changes: Any) -> Settings:

@@ -36,9 +36,10 @@ def test_an_empty_ledger_is_told() -> None:
 
 def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
     arm = {"metrics": {"accuracy": 0.5, "ece": 0.1}}
-    write_json(Path("results/beyond/x.json"), {"experiment": "suggestions", "data": "blood", "arms": {"random": arm}})
+    made = {"experiment": "suggestions", "data": "blood", "settings": {"depth": 16, "width": 4}}
+    write_json(Path("results/beyond/x.json"), {**made, "arms": {"random": arm}})
     assert results.beyond(Path(), "suggestions").splitlines() == [
-        "| data | arm | n | accuracy % | ECE % |",
-        "| --- | --- | --- | --- | --- |",
-        "| blood | random | 1 | 50.0 | 10.0 |",
+        "| data | network | arm | n | accuracy % | ECE % |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| blood | WRN-16-4 | random | 1 | 50.0 | 10.0 |",
     ]

@@ -50,7 +50,7 @@ def test_from_cells_to_tables_and_figures() -> None:
     records = ledger.load(Path("results"))
     assert len(records) == 12
     assert all(len(line[-1]) == 0 for line in overview(chosen, records)[1:])
-    names = {path.name for path in write(Path("out"), "table1", chosen, records)}
+    names = {path.name for path in write(Path("out"), "table1", chosen, records, SETTINGS)}
     tables = {f"table1{part}" for part in (".md", "-chosen.csv", "-chosen.tex", "-last.csv", "-last.tex")}
     kinds = ("reliability", "pseudo-labels", "samples", "misclassified", "first-selection")
     assert names == tables | {f"table1-{kind}-digits.{ending}" for kind in kinds for ending in ("png", "svg")}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
+from ebpl.experiments.ablation import VARIANTS
 from ebpl.experiments.ledger import GUARD, Record, telling
 from ebpl.methods import METHODS
-from ebpl.settings import Settings
+from ebpl.settings import Settings, without_steps
 
 PSEUDO_LABELS = ("none", "hard", "soft")
 PAPER_DATASETS = ("cifar10", "svhn", "fashion", "blood", "organa", "organc", "organs")
@@ -23,10 +24,14 @@ class Cell:
     data: str
     settings: Settings
 
+    def __post_init__(self) -> None:
+        if self.settings.pseudo_labels == "none":  # how they would have been made is of no effect
+            object.__setattr__(self, "settings", without_steps(self.settings))
+
     @property
     def trunk(self) -> Cell:
         """The cell without pseudo-labels whose initial training this one shares."""
-        return Cell(self.data, self.settings.changed(pseudo_labels="none"))
+        return Cell(self.data, without_steps(self.settings))
 
     def is_in(self, record: Record) -> bool:
         """Whether the record is of this cell. How the guard was set is of no effect on a run that was not healed."""
@@ -81,8 +86,18 @@ def labels(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) ->
     ]
 
 
-EXPERIMENTS: dict[str, Experiment] = {"table1": table1, "labels": labels}
-DEFAULT_DATASETS = {"table1": PAPER_DATASETS, "labels": ("blood",)}
+def ablation(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> list[Cell]:
+    """The settings as they are, and with one thing changed at a time."""
+    return [
+        Cell(data, settings.changed(**{"seed": seed, **changes}))
+        for data in datasets
+        for changes in VARIANTS.values()
+        for seed in seeds
+    ]
+
+
+EXPERIMENTS: dict[str, Experiment] = {"table1": table1, "labels": labels, "ablation": ablation}
+DEFAULT_DATASETS = {"table1": PAPER_DATASETS, "labels": ("blood",), "ablation": ("blood", "cifar10")}
 
 
 def cells(experiment: str, datasets: Sequence[str] | None, seeds: Sequence[int], settings: Settings) -> list[Cell]:

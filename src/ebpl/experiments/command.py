@@ -23,10 +23,14 @@ def add_options(parser: Parser) -> None:
     """The options of the command."""
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class; "
-        "and past the paper, outliers: with images that do not belong; suggestions: labelling them")  # fmt: skip
-    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; labels: blood)")
+        "and past the paper, ablation: one thing changed at a time; outliers: with images that do not belong; "
+        "suggestions: labelling them")  # fmt: skip
+    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; ablation: blood and "
+        "cifar10; else: blood)")  # fmt: skip
+    add("--variants", type=words, metavar="LIST", help="for the ablation, only these (--show lists them)")
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
-    add("--preset", default="standard", metavar="NAME", help="what the settings below start from (default: standard)")
+    add("--preset", metavar="NAME", help="what the settings below start from (default: standard for what is the "
+        "paper's, best for what is past it)")  # fmt: skip
     add("--show", action="store_true", help="only say which cells are there and which are missing")
     add("--draw-only", action="store_true", help="only make tables and figures from the ledger")
     add(
@@ -45,10 +49,15 @@ def reproduce(options: argparse.Namespace) -> int:
     from ebpl.experiments import ledger
     from ebpl.experiments.cells import cells
 
-    settings = preset(options.preset, **changes(options))
+    past = options.experiment in (*BEYOND, "ablation")
+    settings = preset(options.preset or ("best" if past else "standard"), **changes(options))
     if options.experiment in BEYOND:
         return _beyond(options, settings)
     chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
+    if options.variants:
+        from ebpl.experiments.ablation import only
+
+        chosen = only(chosen, options.variants, settings)
     results, output = Path(options.results), Path(options.output)
     data_dir = Path(options.data_dir) if options.data_dir else None
     if not (options.show or options.draw_only):
@@ -56,9 +65,9 @@ def reproduce(options: argparse.Namespace) -> int:
     if not options.show:
         from ebpl.experiments.output import write
 
-        for path in write(output, options.experiment, chosen, ledger.load(results), data_dir):
+        for path in write(output, options.experiment, chosen, ledger.load(results), settings, data_dir):
             print(path)
-    _show_cells(chosen, ledger.load(results))
+    _show_cells(chosen, ledger.load(results), settings if options.experiment == "ablation" else None)
     return 0
 
 
@@ -104,11 +113,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _show_cells(chosen: Any, records: Any) -> None:
+def _show_cells(chosen: Any, records: Any, of_ablation: Settings | None) -> None:
     """Which cells are there and which are missing."""
-    from ebpl.experiments.output import overview
+    from ebpl.experiments import ablation, output
 
-    _show(overview(chosen, records))
+    lines = ablation.overview(chosen, records, of_ablation) if of_ablation else output.overview(chosen, records)
+    _show(lines)
 
 
 def _show(lines: list[list[str]]) -> None:

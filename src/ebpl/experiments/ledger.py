@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ebpl.errors import DataError
 from ebpl.files import write_json
 from ebpl.runs import DETAILS, Run
-from ebpl.settings import Settings
+from ebpl.settings import STEP_SETTINGS, Settings
 
 Record = dict[str, Any]
 SEED_WITH_DETAILS = 0
@@ -93,6 +93,8 @@ def telling(settings: dict[str, Any]) -> dict[str, Any]:
     One that came after the record was then as its default is now: the defaults of new settings change nothing.
     """
     whole = {**_DEFAULTS, **settings}
+    if whole["pseudo_labels"] == "none":
+        whole |= {name: _DEFAULTS[name] for name in STEP_SETTINGS}
     return {key: value for key, value in whole.items() if key not in INCIDENTAL and value is not None}
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from ebpl.data.images import ImageSet
 from ebpl.data.load import load
 from ebpl.errors import EbplError
-from ebpl.experiments import selection, table
+from ebpl.experiments import ablation, selection, table
 from ebpl.experiments.cells import Cell, found
 from ebpl.experiments.ledger import Record
 from ebpl.files import write_text
 from ebpl.methods import METHODS
 from ebpl.reporting.text import markdown_table
 from ebpl.seeds import seeds_in_words
+from ebpl.settings import Settings
 
 SELECTIONS = {
     "chosen": "Weights chosen by validation accuracy, as in the paper (30 % of the training images, with labels)",
@@ -29,7 +30,12 @@ moments that can be told without any label."""
 
 
 def write(
-    folder: Path, experiment: str, cells: Sequence[Cell], records: Sequence[Record], data_dir: Path | None = None
+    folder: Path,
+    experiment: str,
+    cells: Sequence[Cell],
+    records: Sequence[Record],
+    settings: Settings,
+    data_dir: Path | None = None,
 ) -> list[Path]:
     """Write everything there is to an experiment into the folder; returns the paths.
 
@@ -42,6 +48,12 @@ def write(
         for name, text in tables(cells, records).items():
             written.append(folder / name)
             write_text(written[-1], text)
+
+    if experiment == "ablation":
+        written.append(folder / "ablation.md")
+        lines = ablation.rows(cells, records, settings)
+        write_text(written[-1], f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n")
+        return written
 
     @cache
     def images(data: str) -> ImageSet | None:
@@ -73,7 +85,7 @@ def tables(cells: Sequence[Cell], records: Sequence[Record]) -> dict[str, str]:
 def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
     """For each dataset, method and form how many seeds are there, and which are missing."""
     lines = [["data", "method", "pseudo-labels", "labels", "seeds there", "missing"]]
-    groups: dict[tuple[str, str, str, str], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         few = str(cell.settings.labels_per_class or "paper's")
         title = METHODS[cell.settings.method].title

@@ -110,7 +110,7 @@ def presets(records: Sequence[Record]) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
-    "digits": lambda records: comparison(records, "digits", "hard"),
+    "digits": lambda records: comparison(records, "digits", "soft"),
     "table1": lambda records: table1(records),
     "presets": lambda records: presets(records),
 }

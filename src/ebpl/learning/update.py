@@ -152,18 +152,15 @@ class Update:
 
     @torch.no_grad()
     def _compared(self) -> tuple[Tensor, Tensor]:
-        """Strong views of unlabelled images, and the confident ones of the model's predictions for weak views."""
+        """Strong views of unlabelled images, and the predicted class of weak ones where the model is confident."""
         settings, model = self.settings, self.learner.model
         plain = self.pool.take(self.compared)
         weak = self._ready(self._weak(plain))
         with self._autocast():  # apart from the objective's, which would find weights cast here, without gradients
             scores, _ = model.heads(self.fast(weak) if self.fast else model.features(weak))
-        posterior = scores.softmax(1)
-        confidence, label = posterior.max(1, keepdim=True)
-        agreed = posterior
-        if settings.pseudo_labels != "soft":
-            agreed = torch.zeros_like(posterior).scatter_(1, label, 1.0)
-        return self._ready(self._strong(plain)), agreed * (confidence >= settings.gate)
+        confidence, label = scores.softmax(1).max(1, keepdim=True)
+        agreed = torch.zeros_like(scores).scatter_(1, label, (confidence >= settings.gate).to(scores.dtype))
+        return self._ready(self._strong(plain)), agreed
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.learner.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)

@@ -1,0 +1,106 @@
+"""What each part of a preset is worth, and what was tried beside it: the preset with one thing changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ebpl.errors import UsageError, did_you_mean
+from ebpl.experiments.ledger import Record
+from ebpl.reporting.text import markdown_table
+from ebpl.seeds import seeds_in_words
+from ebpl.settings import Settings
+
+if TYPE_CHECKING:
+    from ebpl.experiments.cells import Cell
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "no images mixed": {"mix": 0.0},
+    "all images mixed": {"mix": 1.0},
+    "true labels as they come": {"labeled_share": 0.0},
+    "half of a batch with true labels": {"labeled_share": 0.5},
+    "pseudo-labels not sharpened": {"sharpening": 1.0},
+    "pseudo-labels sharpened more": {"sharpening": 0.6},
+    "hard pseudo-labels": {"pseudo_labels": "hard"},
+    "no pseudo-labels": {"pseudo_labels": "none"},
+    "the most confident of each class": {"selection": "class"},
+    "eight steps of half the length": {"steps": 8, "step_epochs": 3},
+    "steps twice as long": {"step_epochs": 12},
+    "no augmentation": {"augment": "none"},
+    "half of the images seen strongly": {"strong": 0.5},
+    "agreement of weak and strong views": {"consistency": 1.0},
+    "no average of the weights": {"weight_average": 0.0},
+    "a rate that falls": {"final_rate": 0.1},
+    "no warm-up": {"warm_up": 0},
+    "gradients not clipped": {"gradient_clip": 0.0},
+    "energies around 0": {"energy_center": 0.0},
+    "5 sampling steps": {"sgld_steps": 5},
+    "ten times the coupling": {"coupling_weight": 0.01},
+    "the classifier alone": {"method": "curriculum-labeling"},
+}
+"""Names and changes. The last is the baseline, with all that helps in it."""
+Rows = list[list[str]]
+
+
+def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
+    """A line for each dataset and variant that was measured: the last weights' measures, no validation label used."""
+    from ebpl.experiments.cells import found
+    from ebpl.experiments.table import METRICS, Entry
+    from ebpl.measuring.summary import spread
+
+    results: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for cell, record in found(cells, records):
+        if last := record["result"].get("last"):
+            results.setdefault((cell.data, name_of(cell.settings, settings)), []).append(last["metrics"])
+    lines = [["data", "variant", "n", *METRICS.values(), "accuracy, above or below it"]]
+    for (data, variant), measured in results.items():
+        values = spread(measured)
+        shown = [str(Entry(100 * values[key][0], 100 * values[key][1], len(measured))) for key in METRICS]
+        whole = results.get((data, next(iter(VARIANTS))), [])
+        lines.append([data, variant, str(len(measured)), *shown, _difference(measured, whole)])
+    return lines
+
+
+def _difference(measured: Sequence[dict[str, float]], whole: Sequence[dict[str, float]]) -> str:
+    """How much more accurate a variant is than the preset, if both have the same number of seeds."""
+    if measured is whole or len(measured) != len(whole):
+        return ""
+    mean = sum(one["accuracy"] - other["accuracy"] for one, other in zip(measured, whole, strict=True)) / len(whole)
+    return f"{100 * mean:+.1f}"
+
+
+def name_of(settings: Settings, base: Settings) -> str:
+    """Which variant of the base the settings of a cell are."""
+    from ebpl.experiments.cells import Cell
+
+    made = ((name, Cell("", base.changed(**{"seed": settings.seed, **changes}))) for name, changes in VARIANTS.items())
+    return next(name for name, cell in made if cell.settings == settings)
+
+
+def overview(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
+    """For each dataset and variant how many seeds are there, and which are missing."""
+    from ebpl.experiments.cells import found
+
+    there = {cell for cell, _ in found(cells, records)}
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.data, name_of(cell.settings, settings)), []).append(cell)
+    lines = [["data", "variant", "seeds there", "missing"]]
+    for key, group in groups.items():
+        missing = [cell.settings.seed for cell in group if cell not in there]
+        lines.append([*key, str(len(group) - len(missing)), seeds_in_words(missing).replace("_", ", ")])
+    return lines
+
+
+def only(cells: Sequence[Cell], names: Sequence[str], settings: Settings) -> list[Cell]:
+    """The cells of some variants, by name."""
+    for name in names:
+        if name not in VARIANTS:
+            raise UsageError(f"There is no variant {name!r}. {did_you_mean(name, VARIANTS)}")
+    return [cell for cell in cells if name_of(cell.settings, settings) in names]
+
+
+def markdown(lines: Rows) -> str:
+    """The lines as a Markdown table, or that there are none."""
+    return markdown_table(lines[0], lines[1:]) if len(lines) > 1 else "Not measured yet."

@@ -1,0 +1,76 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebpl.errors import UsageError
+from ebpl.experiments.ablation import VARIANTS, markdown, name_of, only, overview, rows
+from ebpl.experiments.cells import Cell, cells
+from ebpl.experiments.output import write
+from ebpl.settings import Settings, preset
+
+BASE = preset("best")
+
+
+def record(cell: Cell, accuracy: float, data: str = "blood") -> dict[str, Any]:
+    measures = {"accuracy": accuracy, "f_score": accuracy, "ece": 0.04}
+    return {
+        "data": {"name": data, "fingerprint": "x"},
+        "settings": cell.settings.to_dict(),
+        "result": {"metrics": {**measures, "accuracy": 0.99}, "last": {"metrics": measures}, "healed_divergences": []},
+    }
+
+
+def chosen(*names: str, seeds: range = range(2)) -> list[Cell]:
+    return only(cells("ablation", ["blood"], seeds, BASE), names, BASE)
+
+
+def test_every_variant_changes_something_and_no_two_are_the_same() -> None:
+    made = cells("ablation", ["blood"], [3], BASE)
+    assert len(set(made)) == len(VARIANTS)
+    assert [name_of(cell.settings, BASE) for cell in made] == list(VARIANTS)
+    assert made[0].settings == BASE.changed(seed=3)
+
+
+def test_variants_that_differ_in_their_steps_alone_share_their_initial_training() -> None:
+    names = ("as it is", "true labels as they come", "hard pseudo-labels", "no pseudo-labels")
+    assert len({cell.trunk for cell in chosen(*names, seeds=range(1))}) == 1
+    (none,) = chosen("no pseudo-labels", seeds=range(1))
+    assert none.trunk == none
+    assert chosen("no images mixed", seeds=range(1))[0].trunk != none
+
+
+def test_the_last_weights_are_compared_seed_by_seed() -> None:
+    made = chosen("as it is", "hard pseudo-labels", "5 sampling steps")
+    accuracies = [0.8, 0.82, 0.7, 0.74, 0.9]
+    records = [record(cell, accuracy) for cell, accuracy in zip(made, accuracies, strict=False)]
+    heads, *lines = rows(made, records, BASE)
+    assert [line[:4] for line in lines] == [
+        ["blood", "as it is", "2", "81.0 ± 1.4"],
+        ["blood", "hard pseudo-labels", "2", "72.0 ± 2.8"],
+        ["blood", "5 sampling steps", "1", "90.0"],
+    ]
+    assert [line[-1] for line in lines] == ["", "-9.0", ""]
+    assert len(heads) == len(lines[0])
+
+
+def test_what_is_missing_is_listed_and_a_page_is_written() -> None:
+    made = chosen("as it is", "no warm-up")
+    records = [record(made[0], 0.8)]
+    assert overview(made, records, BASE)[1:] == [
+        ["blood", "as it is", "1", "1"],
+        ["blood", "no warm-up", "0", "0-1"],
+    ]
+    (page,) = write(Path("out"), "ablation", made, records, BASE)
+    assert "| blood | as it is | 1 | 80.0 | 80.0 | 4.0 |  |" in page.read_text()
+    assert markdown(rows(made, [], BASE)) == "Not measured yet."
+
+
+def test_a_wrong_name_is_answered_with_the_right_one() -> None:
+    with pytest.raises(UsageError, match="no warm-up"):
+        chosen("no warmup")
+
+
+def test_every_change_is_of_a_setting_that_exists() -> None:
+    for changes in VARIANTS.values():
+        assert Settings().changed(**changes) == Settings(**changes)
