@@ -43,3 +43,15 @@ def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
         "| --- | --- | --- | --- | --- | --- |",
         "| blood | WRN-16-4 | random | 1 | 50.0 | 10.0 |",
     ]
+
+
+def test_what_was_explored_is_shown_side_by_side() -> None:
+    tried = {"changes": {"mix": 0.5}, "accuracy": 0.834, "ece": 0.07}
+    for data, variants in (("blood", {"std": {**tried, "changes": {}}, "mix": tried}), ("cifar10", {"mix": tried})):
+        write_json(Path(f"results/explored/{data}.json"), {"data": data, "seed": 1, "variants": variants})
+    assert results.explored(Path()).splitlines() == [
+        "| changed from `standard` | blood, seed 1 | cifar10, seed 1 |",
+        "| --- | --- | --- |",
+        "| nothing | 83.4 / 7.0 |  |",
+        "| `mix` 0.5 | 83.4 / 7.0 | 83.4 / 7.0 |",
+    ]

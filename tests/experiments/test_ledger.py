@@ -7,7 +7,7 @@ import pytest
 import ebpl
 from ebpl.errors import DataError
 from ebpl.experiments import ledger
-from tests.helpers import blobs, quick
+from tests.helpers import ROOT, blobs, quick
 
 
 def test_a_record_holds_result_settings_and_environment(tmp_path: Path) -> None:
@@ -31,6 +31,22 @@ def test_other_settings_are_another_record_but_not_how_it_was_written() -> None:
     }
     assert len(names) == 4
     assert ledger.name_of(record(checkpoint_seconds=1.0, tensorboard=True)) == ledger.name_of(record())
+
+
+def test_a_name_stays_as_new_settings_come() -> None:
+    older = record()
+    del older["settings"]["warm_up"], older["settings"]["consistency"]
+    assert ledger.name_of(older) == ledger.name_of(record())
+
+
+def test_how_pseudo_labels_would_be_made_is_of_no_effect_where_there_are_none() -> None:
+    assert ledger.name_of(record(pseudo_labels="none", sharpening=0.5)) == ledger.name_of(record(pseudo_labels="none"))
+    assert ledger.name_of(record(pseudo_labels="soft", sharpening=0.5)) != ledger.name_of(record(pseudo_labels="soft"))
+
+
+def test_every_record_of_the_repository_has_its_own_name() -> None:
+    for path in (ROOT / "results").glob("*.json"):
+        assert path.stem == ledger.name_of(json.loads(path.read_text())), path.name
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:

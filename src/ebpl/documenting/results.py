@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ebpl.benchmarking import record as speeds
 from ebpl.benchmarking.report import summary
@@ -37,6 +40,29 @@ def distances(root: Path) -> str:
     measured = table.measured(_cells(), _records(root))
     datasets = [name for name in PAPER_DATASETS if any(key[-1] == name for key in measured)]
     return table.markdown(table.distances(datasets, measured))
+
+
+def explored(root: Path) -> str:
+    """What was tried on one seed while looking for improvements: the last weights' accuracy and ECE."""
+    tried = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "results/explored").glob("*.json"))
+    ]
+    names = list(dict.fromkeys(name for each in tried for name in each["variants"]))
+    heads = ["changed from `standard`", *(f"{each['data']}, seed {each['seed']}" for each in tried)]
+    lines = [
+        [_changes(name, tried), *(_accuracy_and_ece(each["variants"].get(name, {})) for each in tried)]
+        for name in names
+    ]
+    return markdown_table(heads, lines)
+
+
+def _changes(name: str, tried: Sequence[dict[str, Any]]) -> str:
+    changes = next(each["variants"][name]["changes"] for each in tried if name in each["variants"])
+    return ", ".join(f"`{key}` {value}" for key, value in changes.items()) or "nothing"
+
+
+def _accuracy_and_ece(variant: dict[str, Any]) -> str:
+    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}" if variant else ""
 
 
 def beyond(root: Path, experiment: str) -> str:

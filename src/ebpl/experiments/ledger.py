@@ -72,9 +72,10 @@ def save(record: Record, folder: Path) -> Path:
 
 
 def name_of(record: Record) -> str:
-    """A readable name that is different for every difference in data or settings."""
+    """A readable name that is different for every difference in data or settings, and stays as new settings come."""
     settings, data = record["settings"], record["data"]
-    content = json.dumps([data["fingerprint"], telling(settings)], sort_keys=True)
+    chosen = {key: value for key, value in telling(settings).items() if value != _DEFAULTS[key]}
+    content = json.dumps([data["fingerprint"], chosen], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     network = f"wrn-{settings['depth']}-{settings['width']}"
     return f"{data['name']}-{settings['method']}-{settings['pseudo_labels']}-{network}-seed{settings['seed']}-{digest}"

@@ -130,6 +130,25 @@ def summary(datasets: Sequence[str], chosen: dict[Key, Entry], last: dict[Key, E
     return lines
 
 
+def against_the_paper(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
+    """A line for each dataset: ours with soft pseudo-labels, and the best of the paper's EBPL in each measure.
+
+    The paper's may be those of different forms of pseudo-labels.
+    """
+    theirs = paper()
+    lines = [["data", "n", *METRICS.values(), *(f"paper's best {title}" for title in METRICS.values())]]
+    for data in datasets:
+        own = [entries.get((metric, "ebpl", "soft", data)) for metric in METRICS]
+        others = [
+            _best({key: entry for key, entry in theirs.items() if key[1] == "ebpl"}, metric, data) for metric in METRICS
+        ]
+        seeds = str(next((entry.seeds for entry in own if entry), 0))
+        lines.append(
+            [data, seeds, *(str(entry or NOT_MEASURED) for entry in own), *(f"{value:.1f}" for value in others)]
+        )
+    return lines
+
+
 def _triple(entries: dict[Key, Entry], method: str, kind: str, data: str, missing: str = NOT_MEASURED) -> str:
     values = [entries.get((metric, method, kind, data)) for metric in METRICS]
     return " / ".join(str(value) for value in values) if all(values) else missing
