@@ -1,11 +1,26 @@
 """What tests of several rooms ask for."""
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.helpers import CHROMIUM
+import ebpl
+from ebpl.runs import Run
+from tests.helpers import CHROMIUM, blobs, quick
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small finished run, trained once; not to be changed."""
+    return ebpl.train(blobs(), quick(), run=tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture
+def run(trained: Run) -> Run:
+    """A copy of it in the test's own folder."""
+    return Run(shutil.copytree(trained.path, "run"))
 
 
 @pytest.fixture(scope="module")

@@ -1,76 +1,13 @@
-import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ebpl
-from ebpl import api
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.reporting.progress import Silent
-from tests.helpers import blobs, class_folders, quick
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> ebpl.Run:
-    path = tmp_path_factory.mktemp("runs") / "run"
-    return ebpl.train("digits", quick(method="curriculum-labeling", pseudo_labels="none"), run=path)
-
-
-def test_evaluating_again_gives_the_metrics_of_the_run(run: ebpl.Run) -> None:
-    again, stored = ebpl.evaluate(run), run.metrics()["metrics"]
-    assert again.keys() == stored.keys()
-    for name in again:
-        assert again[name] == pytest.approx(stored[name], abs=1e-6), name
-
-
-def test_evaluate_and_measure_agree_with_predict(run: ebpl.Run) -> None:
-    test = ebpl.load("digits").test
-    assert test is not None
-    model, _ = run.load_model()
-    assert ebpl.measure(ebpl.predict(model, test.pixels).probabilities, test.labels) == ebpl.evaluate(run.path)
-
-
-def test_other_data_is_measured_by_class_name(run: ebpl.Run) -> None:
-    digits = ebpl.load("digits")
-    assert digits.test is not None
-    keep = np.isin(digits.test.labels, [3, 7])
-    part = digits.test.take(np.flatnonzero(keep))
-    renumbered = dataclasses.replace(part, labels=np.where(part.labels == 3, 0, 1))
-    other = ebpl.ImageSet("three and seven", ("3", "7"), renumbered)
-    model, _ = run.load_model()
-    expected = ebpl.measure(ebpl.predict(model, part.pixels).probabilities, part.labels)
-    assert ebpl.evaluate(run, other) == expected
-
-
-def test_unknown_classes_and_sizes_are_refused(run: ebpl.Run) -> None:
-    digits = ebpl.load("digits")
-    named = dataclasses.replace(digits, classes=(*"012345678", "nine"))
-    with pytest.raises(DataError, match="does not know: nine"):
-        ebpl.evaluate(run, named)
-    larger = ebpl.from_arrays(np.zeros((2, 9, 9), np.uint8), [0, 1])
-    with pytest.raises(DataError, match="9 x 9 pixels, the model was trained on 8 x 8"):
-        ebpl.evaluate(run, larger)
-
-
-def test_data_without_test_images_trains_and_says_how_to_evaluate(tmp_path: Path) -> None:
-    folder = class_folders(tmp_path / "pets")
-    run = ebpl.train(folder, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
-    assert run.metrics()["metrics"] is None
-    with pytest.raises(DataError, match="ebpl evaluate run DATA"):
-        ebpl.evaluate(run)
-    assert ebpl.evaluate(run, folder)["images"] == 8
-    one_class = tmp_path / "dogs only"
-    one_class.mkdir()
-    (folder / "dogs").rename(one_class / "dogs")
-    assert ebpl.evaluate(run, one_class)["images"] == 4
-    nothing = tmp_path / "nothing labelled"
-    nothing.mkdir()
-    (folder / "unlabeled").rename(nothing / "unlabeled")
-    with pytest.raises(DataError, match="no labelled image"):
-        ebpl.evaluate(run, nothing)
+from tests.helpers import blobs, quick
 
 
 def test_a_finished_run_is_resumed_as_it_is(run: ebpl.Run) -> None:
@@ -98,25 +35,13 @@ def test_nothing_is_created_when_the_data_does_not_fit() -> None:
     assert not Path("run").exists()
 
 
-def test_data_that_is_only_for_testing_can_be_measured_on(run: ebpl.Run, tmp_path: Path) -> None:
-    test = ebpl.load("digits").test
+def test_data_that_is_only_for_testing_is_not_trained_on() -> None:
+    test = blobs().test
     assert test is not None
-    np.savez(tmp_path / "test.npz", test_images=test.pixels, test_labels=test.labels)
-    assert ebpl.evaluate(run, tmp_path / "test.npz") == ebpl.evaluate(run)
+    np.savez("test.npz", test_images=test.pixels, test_labels=test.labels)
     with pytest.raises(DataError, match="no training images"):
-        ebpl.train(tmp_path / "test.npz", quick(), run="run")
-
-
-def test_numbers_are_never_taken_for_names(tmp_path: Path) -> None:
-    # folders are numbered in the order of the alphabet, which need not be the order of somebody's arrays
-    folder = class_folders(tmp_path / "pets")
-    run = ebpl.train(folder, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
-    data = ebpl.load(folder)
-    labeled = data.train.take(np.flatnonzero(data.train.labeled))
-    with pytest.raises(DataError, match=r"does not know: 0, 1.*classes="):
-        ebpl.evaluate(run, ebpl.from_arrays(labeled.pixels, labeled.labels))
-    named = ebpl.from_arrays(labeled.pixels, 1 - labeled.labels, classes=("dogs", "cats"))
-    assert ebpl.evaluate(run, named) == ebpl.evaluate(run, folder)
+        ebpl.train("test.npz", quick(), run="run")
+    assert not Path("run").exists()
 
 
 def test_a_preset_can_be_named() -> None:
@@ -178,14 +103,6 @@ def test_data_of_several_runs_is_loaded_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(loads) == 2
 
 
-def test_no_seed_finished_is_told_when_measuring() -> None:
-    from ebpl.api import evaluation_of_seeds
-
-    ebpl.Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
-    with pytest.raises(RunError, match=r"No seed in seeds is finished\. Continue with: ebpl resume seeds"):
-        evaluation_of_seeds(Path("seeds"))
-
-
 def test_a_folder_of_seeds_is_resumed_as_it_is_named() -> None:
     runs = ebpl.train_seeds(blobs(), "0-1", quick(epochs=1, pseudo_labels="none"), run="seeds")
     assert [run.path.name for run in runs] == ["seed-0", "seed-1"]
@@ -201,13 +118,3 @@ def test_lost_weights_are_written_anew_from_the_checkpoint() -> None:
     (run.path / "best.safetensors").unlink()
     assert not run.finished
     assert (ebpl.resume(run, data=blobs()).path / "best.safetensors").read_bytes() == weights
-
-
-def test_seeds_that_are_broken_or_gone_are_named_beside_the_others() -> None:
-    runs = ebpl.train_seeds(blobs(), [0, 1, 2], quick(epochs=1, pseudo_labels="none"), run="seeds")
-    (runs[1].path / "best.safetensors").write_bytes(b"no weights")
-    shutil.rmtree(runs[2].path)
-    found = api.evaluation_of_seeds(Path("seeds"), blobs())
-    assert list(found["seeds"]) == [0]
-    assert "remove the file" in found["broken"][1]
-    assert found["lost"] == [2]

@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,16 +28,6 @@ def computed(model: bytes | Path, images: np.ndarray) -> tuple[np.ndarray, np.nd
     session = onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model))
     probabilities, energies = session.run(["probabilities", "energy"], {"images": images})
     return probabilities, energies
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return ebpl.train(blobs(), quick(), run=tmp_path_factory.mktemp("runs") / "run")
-
-
-@pytest.fixture
-def run(trained: Run) -> Run:
-    return Run(shutil.copytree(trained.path, "run"))
 
 
 @pytest.mark.parametrize(

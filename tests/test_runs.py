@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import ebpl
 from ebpl.errors import EbplError, RunError, UsageError, WriteError
 from ebpl.runs import (
     SETTINGS,
-    WEIGHTS,
     Run,
     Watched,
     free_path,
-    load_model,
     open_runs,
     resume_command,
     seed_folders,
@@ -138,30 +135,6 @@ def test_damaged_settings_are_said_to_be_damaged(tmp_path: Path) -> None:
         (folder / SETTINGS).write_text(content)
         with pytest.raises(RunError, match="damaged or of another version"):
             Run(folder)
-
-
-def test_weights_describe_themselves(finished: Path) -> None:
-    model, description = load_model(finished / WEIGHTS)
-    assert description["classes"] == ["0", "1", "2"]
-    assert description["image_shape"] == [1, 8, 8]
-    scores, _ = model(torch.zeros(1, 1, 8, 8))
-    assert scores.shape == (1, 3)
-
-
-@pytest.mark.parametrize("damage", ["cut", "foreign", "missing", "shape"])
-def test_damaged_weights_are_a_clear_error(tmp_path: Path, finished: Path, damage: str) -> None:
-    path = tmp_path / WEIGHTS
-    content = (finished / WEIGHTS).read_bytes()
-    if damage == "cut":
-        path.write_bytes(content[: len(content) // 2])
-    elif damage == "foreign":
-        save_file({"a": torch.zeros(3)}, path, {"format": "pt"})
-    elif damage == "shape":
-        _, description = load_model(finished / WEIGHTS)
-        description["architecture"]["width"] = 2
-        save_file({"a": torch.zeros(3)}, path, {"ebpl": json.dumps(description)})
-    with pytest.raises(RunError, match="does not exist" if damage == "missing" else "damaged or was not written"):
-        load_model(path)
 
 
 def test_two_processes_cannot_train_the_same_run() -> None:

@@ -18,6 +18,7 @@ def test_numbers_and_texts_are_what_they_are_called() -> None:
         True,
         *[False] * 4,
     ]
+    assert [is_text(value) for value in ("", "é 🐈", "half of it: \ud83d", b"a", None)] == [True, True, *[False] * 3]
     assert wrong_entry({}, {"a": is_text}, {}) == "it has no a"
     assert wrong_entry([], {}, {}) == "it is no object with names and values"
     assert wrong_entry({"a": "x", "b": 1, "c": 2}, {"a": is_text}, {"b": is_whole}) is None

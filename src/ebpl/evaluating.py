@@ -19,7 +19,7 @@ from ebpl.learning.prediction import predict
 from ebpl.learning.telling import curves, details, image_counts, steps
 from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure, spread
-from ebpl.runs import TEST_METRICS, Run, lost_seeds, open_runs, resume_command
+from ebpl.runs import TEST_METRICS, WEIGHTS, Run, lost_seeds, open_runs, resume_command
 from ebpl.settings import Settings
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def _test_images(
     """The images to measure on, with labels in the model's own numbering, and what was done to them."""
     if data is None:
         images = run.load_data()
+        check_own(run, images, description)
         if images.test is None or not images.test.labeled.any():
             raise DataError(
                 f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
@@ -170,6 +171,12 @@ def _test_images(
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
     return as_trained(description, images, part), images.notes
+
+
+def check_own(run: Run, images: ImageSet, description: dict[str, Any]) -> None:
+    """Raise where the weights in a run directory are not for the images that the run was trained on."""
+    if list(images.classes) != description["classes"] or list(images.shape) != description["image_shape"]:
+        raise RunError(f"{run.path / WEIGHTS} is not of this run: its classes or image sizes are others.")
 
 
 def load_for(description: dict[str, Any], data: Data, data_dir: Any = None, skip_unreadable: bool = False) -> ImageSet:

@@ -19,8 +19,8 @@ Object = dict[str, Any]
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is text."""
-    return isinstance(value, str)
+    """Whether a value is text that can be written into a file; JSON can spell half a character, which cannot."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def is_whole(value: Any) -> bool:

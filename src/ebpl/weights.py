@@ -29,7 +29,10 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
         raise RunError(f"{path} does not exist: the run has no weights yet. Go on with: ebpl resume {path.parent}")
     try:
         with safe_open(path, "pt") as file:
-            description: dict[str, Any] = json.loads(file.metadata()["ebpl"])
+            metadata = file.metadata() or {}
+            if "ebpl" not in metadata:
+                raise ValueError("it does not say what its tensors are")
+            description: dict[str, Any] = json.loads(metadata["ebpl"])
             names = file.keys()
             if reason := _wrong(description, len(names)):
                 raise ValueError(reason)
@@ -39,15 +42,16 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
             if wanted != {name: file.get_slice(name).get_shape() for name in names}:
                 raise ValueError("its tensors are not those of the network that it describes")
             tensors = {name: file.get_tensor(name) for name in names}
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
-            raise ValueError("it has weights that are not finite numbers")
         model = architecture.build()
         model.load_state_dict(tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        if is_memory(error):
+        if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):  # as the model has them
+            raise ValueError("it has weights that are not finite numbers")
+    except (SafetensorError, TypeError, ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, RuntimeError) and is_memory(error):  # others quote the file, which may say anything
             raise
+        reason = str(error).partition("\n")[0]
         raise RunError(
-            f"{path} is damaged or was not written by ebpl: {error}. Where the run still has a checkpoint, remove the "
+            f"{path} is damaged or was not written by ebpl: {reason}. Where the run still has a checkpoint, remove the "
             f"file, and it is written anew by: ebpl resume {path.parent}"
         ) from error
     return model.eval(), description

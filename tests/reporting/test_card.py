@@ -1,11 +1,9 @@
 import html
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from markdown_it import MarkdownIt
 
 import ebpl
@@ -40,16 +38,6 @@ def tables(text: str) -> list[list[list[str]]]:
         [[html.unescape(re.sub(r"</?code>", "", c)) for c in re.findall(r"<td>(.*?)</td>", row)] for row in table]
         for table in rows
     ]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return ebpl.train(blobs(), quick(), run=tmp_path_factory.mktemp("runs") / "run")
-
-
-@pytest.fixture
-def run(trained: Run) -> Run:
-    return Run(shutil.copytree(trained.path, "run"))
 
 
 def test_it_tells_data_labels_measures_reliability_settings_and_environment(run: Run) -> None:

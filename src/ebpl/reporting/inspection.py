@@ -9,6 +9,7 @@ from ebpl.reporting.progress import duration
 from ebpl.reporting.text import harmless
 
 if TYPE_CHECKING:
+    from ebpl.data.duplicates import Group
     from ebpl.inspecting import Inspection
 
 SHOWN = 10
@@ -21,19 +22,24 @@ def show_inspection(found: Inspection, title: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = Console(emoji=False)  # a name with :cat: in it is that name
     console.print(_counts(found, title))
     for line in _facts(found):
-        console.print(harmless(line), markup=False, highlight=False)
+        console.print(_line(line), markup=False, highlight=False)
     for problem in found.problems:
         mark = ("Serious: ", "bold red") if problem.serious else ("Note: ", "bold yellow")
         console.print()
-        console.print(Text.assemble(mark, harmless(problem.text)), highlight=False)
+        console.print(Text.assemble(mark, _line(problem.text)), highlight=False)
         for line in _details(found, problem.kind):
-            console.print(f"  {harmless(line)}", markup=False, highlight=False)
+            console.print(f"  {_line(line)}", markup=False, highlight=False)
     console.print()
     for line in _advice(found):
-        console.print(harmless(line), markup=False, highlight=False, soft_wrap=True)
+        console.print(_line(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(text: str) -> str:
+    """Somebody's text on one line: no name in it can make another that looks like ours."""
+    return harmless(text).replace("\n", r"\n")
 
 
 def _counts(found: Inspection, title: str) -> Any:
@@ -44,14 +50,14 @@ def _counts(found: Inspection, title: str) -> Any:
     data = found.contents
     counts = {part: by_label for part in PARTS if any((by_label := data.counts(part)).values())}
     hidden = found.used != {label: counts.get("train", {}).get(label, 0) for label in data.classes}
-    table = Table(title=Text(harmless(title)), title_justify="left")
+    table = Table(title=Text(_line(title)), title_justify="left")
     table.add_column("class")
     for name in [*counts, *(["labels used"] if hidden else [])]:
         table.add_column(name, justify="right")
     shown = data.classes if len(data.classes) <= MOST_CLASSES else data.classes[: MOST_CLASSES - 1]
     for label in shown:
         used = [str(found.used[label])] if hidden else []
-        table.add_row(Text(harmless(label)), *(str(by_label[label]) for by_label in counts.values()), *used)
+        table.add_row(Text(_line(label)), *(str(by_label[label]) for by_label in counts.values()), *used)
     if rest := data.classes[len(shown) :]:
         used = [str(sum(found.used[label] for label in rest))] if hidden else []
         sums = [str(sum(by_label[label] for label in rest)) for by_label in counts.values()]
@@ -82,11 +88,19 @@ def _details(found: Inspection, kind: str) -> list[str]:
         items = [f"{name}: {reason}" for name, reason in found.contents.unreadable]
     elif kind in ("conflicting_labels", "leak"):
         groups = found.duplicates.conflicting if kind == "conflicting_labels" else found.duplicates.leaking
-        items = [", ".join(f"{e.name} ({e.part}, {e.label or 'unlabelled'})" for e in group) for group in groups]
+        items = [_copies(group) for group in groups]
     else:
         return []
     more = [f"... and {len(items) - SHOWN} more (--json lists all)"] if len(items) > SHOWN else []
     return items[:SHOWN] + more
+
+
+def _copies(group: Group) -> str:
+    """Where copies of an image are, with one of each part and label among the first."""
+    first = {(entry.part, entry.label): entry for entry in reversed(group)}
+    told = sorted(group, key=lambda entry: entry is not first[entry.part, entry.label])[:SHOWN]
+    more = f" and {len(group) - SHOWN} more (--json lists all)" if len(group) > SHOWN else ""
+    return ", ".join(f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in told) + more
 
 
 def _advice(found: Inspection) -> list[str]:

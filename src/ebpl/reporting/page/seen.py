@@ -15,7 +15,7 @@ from ebpl.data.load import load
 from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
-from ebpl.evaluating import Data, as_trained, load_for
+from ebpl.evaluating import Data, as_trained, check_own, load_for
 from ebpl.learning.prediction import Predictions, predict
 from ebpl.model.hybrid import HybridModel
 from ebpl.reporting.page.stored import leads_out
@@ -103,8 +103,7 @@ def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: 
     if not own:
         found = _others(run, images, description, seen)
         return replace(empty, measured=found if found.images.labeled.any() else None, looked=found)
-    if images.classes != classes or list(images.shape) != description["image_shape"]:
-        raise RunError(f"{run.path / WEIGHTS} is not of this run: its classes or image sizes are others.")
+    check_own(run, images, description)
     parts = split_for(images, run.settings)
     energies = None
     if need_energies and density:
