@@ -65,3 +65,8 @@ def test_colour_and_gray_are_converted_into_each_other() -> None:
     gray = Images(np.full((2, 3, 3, 1), 100, np.uint8), np.zeros(2, np.int64))
     assert gray.with_channels(3).pixels.shape == (2, 3, 3, 3)
     assert np.array_equal(gray.with_channels(3).with_channels(1).pixels, gray.pixels)
+
+
+def test_a_class_name_that_no_file_can_hold_is_refused() -> None:
+    with pytest.raises(DataError, match=r"named '\\udc80'"):
+        from_arrays(GRAY, [0, 1, -1, -1], classes=("a", "\udc80"))

@@ -12,7 +12,7 @@ def test_without_a_terminal_there_are_plain_lines_with_the_time_left(capsys) -> 
     progress.advance(25, "initial, epoch 1/2", {"loss": 1.0})
     progress.epoch("initial, epoch 1/2 | loss 1")
     progress.epoch("too soon for another line")
-    progress.say("something happened")
+    progress.say("something \x1b[2J happened")
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 2
     assert printed[0].startswith("blood: initial, epoch 1/2 | loss 1 | ")
@@ -24,9 +24,11 @@ def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
     bar = Bar("blood")
     bar.begin(10, 0)
     bar.advance(5, "step 2 of 4, epoch 3/20", {"loss": 0.1234, "val %": 81.5})
-    bar.say("healed [not markup]")
+    bar.say("healed [not markup] :cat: \x1b[2J")
     bar.end()
     printed = capsys.readouterr().err
+    assert ":cat:" in printed
+    assert "\x1b[2J" not in printed
     assert "step 2 of 4, epoch 3/20" in printed
     assert "loss 0.123" in printed
     assert "healed [not markup]" in printed

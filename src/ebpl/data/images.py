@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.errors import DataError
+from ebpl.stored import is_text
 
 UNLABELED = -1
 
@@ -129,6 +130,8 @@ def from_arrays(
         classes = tuple(str(i) for i in range(highest + 1))
     if highest >= len(classes):
         raise DataError(f"{name}: label {highest} has no class name; there are {len(classes)} classes.")
+    if odd := [each for each in classes if not is_text(each)]:
+        raise DataError(f"{name}: a class is named {odd[0]!a}, which is no text that a file can hold.")
     data = ImageSet(name, classes, train, test, validation)
     if training:
         check(data)

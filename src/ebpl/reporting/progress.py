@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from ebpl.reporting.text import harmless
+
 
 class Progress(Protocol):
     """What the trainer tells while it works."""
@@ -64,7 +66,7 @@ class Lines(Silent):
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # whoever was reading went away: no reason to stop working
-            print(self._label + text, file=sys.stderr, flush=True)
+            print(harmless(self._label + text), file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
@@ -85,7 +87,7 @@ class Bar(Silent):
         self._display.update(self._task, advance=updates, where=where, facts=text)
 
     def say(self, text: str) -> None:
-        self._display.console.print(self._label + text, markup=False, highlight=False)
+        self._display.console.print(harmless(self._label + text), markup=False, highlight=False, emoji=False)
 
     def end(self) -> None:
         self._display.stop_task(self._task)
