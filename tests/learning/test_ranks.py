@@ -98,7 +98,9 @@ def test_predictions_shared_out_are_those_of_one_process(ranks: list[dict[str, A
         for shared, whole in zip(together, alone, strict=True):
             assert shared.shape == whole.shape
             np.testing.assert_allclose(shared, whole, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(*seen["features"], rtol=1e-4, atol=1e-6)
     assert np.array_equal(ranks[0]["predictions"][0][0], ranks[1]["predictions"][0][0])
+    assert np.array_equal(ranks[0]["features"][0], ranks[1]["features"][0])
 
 
 def test_one_process_is_alone_and_nothing_is_exchanged() -> None:

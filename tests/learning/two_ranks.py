@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ebpl.errors import RunError
-from ebpl.learning.prediction import predict, predict_together
+from ebpl.learning.prediction import features_together, predict, predict_together, predict_with_features
 from ebpl.learning.ranks import Ranks, join
 from ebpl.learning.trainer import Trainer
 from ebpl.reporting.progress import Silent
@@ -99,6 +99,10 @@ def main(folder: Path) -> None:
         "resumed": resumed.learner.with_all_chains(resumed.learner.state())["tensors"],
         "chains": noisy.learner.tensors()["buffer"],
         "predictions": [(p.probabilities, p.energies) for p in (together, alone)],
+        "features": [
+            features_together(model, images, torch.float32, ranks),
+            predict_with_features(model, images)[1],
+        ],
         "processes": os.environ["WORLD_SIZE"],
     }
     torch.save(seen, folder / f"rank-{ranks.index}.pt")
