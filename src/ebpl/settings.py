@@ -276,7 +276,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 30,
         "step_epochs": 6,
         "labeled_share": 0.25,
-        "sharpening": 0.7,
+        "sharpening": 0.5,
         "learning_rate": 4e-3,
         "gradient_clip": 1.0,
         "energy_penalty": 0.5,
