@@ -9,7 +9,7 @@ import pytest
 import ebpl
 from ebpl.data.split import split_for
 from ebpl.experiments import beyond
-from ebpl.experiments.beyond import Beyond, mixed, records, summary
+from ebpl.experiments.beyond import MOST_COLUMNS, Beyond, compact, mixed, records, summary
 from ebpl.reporting.progress import Progress, Silent
 from ebpl.settings import preset
 from tests.helpers import random_images
@@ -92,3 +92,14 @@ def test_a_stopped_experiment_goes_on() -> None:
     assert records(Path("results")) == []
     assert made().suggestions("digits", [0])
     assert len(records(Path("results"))) == 1
+
+
+def test_a_table_is_turned_where_it_has_too_many_columns_to_be_read() -> None:
+    few = [["experiment", "data", "network", "arm", "n", "empty"], ["x", "blood", "W", "kept", "3", ""]]
+    assert compact(few) == [few[0][:5], few[1][:5]]
+    heads = [f"measure {i}" for i in range(MOST_COLUMNS)]
+    many = [[*few[0], *heads], [*few[1], *map(str, range(MOST_COLUMNS))], ["x", "blood", "W", "gone", "2", "", *heads]]
+    turned = compact(many)
+    assert turned[0] == ["", "blood, W, kept", "blood, W, gone"]
+    assert turned[1] == ["n", "3", "2"]
+    assert turned[2:] == [[head, str(i), head] for i, head in enumerate(heads)]

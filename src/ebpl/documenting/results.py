@@ -70,8 +70,9 @@ def beyond(root: Path, experiment: str) -> str:
     kept = [record for record in past_the_paper.records(root / "results") if record["experiment"] == experiment]
     if not kept:
         return "Not measured yet."
-    columns = [column for column in zip(*past_the_paper.summary(kept), strict=True) if any(column[1:])][1:]
-    heads, *rows = zip(*columns, strict=True)
+    heads, *rows = past_the_paper.compact(past_the_paper.summary(kept))
+    if heads[0] == "experiment":  # the same in all rows
+        heads, rows = heads[1:], [row[1:] for row in rows]
     return markdown_table(heads, rows)
 
 

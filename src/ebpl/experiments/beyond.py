@@ -51,6 +51,7 @@ OTHERS = {"blood": "cifar10", "digits": "fashion"}
 """Where the images that do not belong come from."""
 UNSEEN = {"blood": ("fashion", "svhn")}
 """Whose images are met only when the model is used."""
+MOST_COLUMNS = 8
 MOST = 2000
 """So many test images of each dataset are compared."""
 
@@ -259,6 +260,21 @@ def summary(found: Sequence[Record]) -> list[list[str]]:
         more = [_mean([column(arm) for arm in arms]) if "auroc" in arms[0] else "" for column in COLUMNS.values()]
         lines.append([*key, str(len(arms)), *measured, *more])
     return lines
+
+
+def compact(lines: list[list[str]]) -> list[list[str]]:
+    """The lines without empty columns; turned, if there are still too many to be read: a line for each measure."""
+    kept = [column for column in zip(*lines, strict=True) if any(column[1:])]
+    if len(kept) > MOST_COLUMNS:
+        data, network, arm = (
+            next(column for column in kept if column[0] == name) for name in ("data", "network", "arm")
+        )
+        heads = ["", *(", ".join(names) for names in zip(data[1:], network[1:], arm[1:], strict=True))]
+        return [
+            heads,
+            *([*column] for column in kept if column not in (data, network, arm) and column[0] != "experiment"),
+        ]
+    return [[*line] for line in zip(*kept, strict=True)]
 
 
 def _last(name: str) -> Callable[[dict[str, Any]], float | None]:

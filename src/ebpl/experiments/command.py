@@ -95,7 +95,7 @@ def _beyond(options: argparse.Namespace, settings: Settings) -> int:
     """An experiment past the paper: run the seeds that are missing, and show what is there."""
     import time
 
-    from ebpl.experiments.beyond import Beyond, records, summary
+    from ebpl.experiments.beyond import Beyond, compact, records, summary
     from ebpl.reporting.progress import terminal_progresses
 
     results, data_dir = Path(options.results), Path(options.data_dir) if options.data_dir else None
@@ -105,7 +105,7 @@ def _beyond(options: argparse.Namespace, settings: Settings) -> int:
         run = {"outliers": work.outliers, "suggestions": work.suggestions}[options.experiment]
         for data in options.datasets or ["blood"]:
             run(data, parse_seeds(options.seeds))
-    _show(summary([record for record in records(results) if record["experiment"] == options.experiment]))
+    _show(compact(summary([record for record in records(results) if record["experiment"] == options.experiment])))
     return 0
 
 
