@@ -43,7 +43,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "table of digits": lambda root: results.of_readme(root, "digits"),
     "table of results": results.table1,
     "best": lambda root: results.of_readme(root, "best"),
-    "ablation": lambda root: results.of_readme(root, "ablation"),
+    "ablation": results.ablated,
     "explored": results.explored,
     "moments": results.moments,
     "distances": results.distances,

@@ -11,7 +11,7 @@ from typing import Any
 from ebpl.benchmarking import record as speeds
 from ebpl.benchmarking.report import summary
 from ebpl.experiments import beyond as past_the_paper
-from ebpl.experiments import selection, table
+from ebpl.experiments import ablation, selection, table
 from ebpl.experiments.cells import PAPER_DATASETS, Cell, cells
 from ebpl.experiments.ledger import Record, load
 from ebpl.experiments.readme import SHOWN, TABLES
@@ -40,6 +40,13 @@ def distances(root: Path) -> str:
     measured = table.measured(_cells(), _records(root))
     datasets = [name for name in PAPER_DATASETS if any(key[-1] == name for key in measured)]
     return table.markdown(table.distances(datasets, measured))
+
+
+def ablated(root: Path) -> str:
+    """What each part of the preset `best` is worth."""
+    settings = preset("best")
+    chosen = cells("ablation", None, range(5), settings)
+    return ablation.markdown(ablation.rows(chosen, _records(root), settings))
 
 
 def explored(root: Path) -> str:

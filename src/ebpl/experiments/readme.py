@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ebpl.errors import DataError
-from ebpl.experiments import ablation, table
+from ebpl.experiments import table
 from ebpl.experiments.cells import PSEUDO_LABELS, Cell, cells, found
 from ebpl.experiments.ledger import GUARD, INCIDENTAL, Record, load
 from ebpl.experiments.table import METRICS
@@ -95,13 +95,6 @@ def best(records: Sequence[Record]) -> str:
     return table.markdown(table.against_the_paper(GOAL_DATASETS, table.measured(chosen, records, "last")))
 
 
-def ablated(records: Sequence[Record]) -> str:
-    """What each part of the preset `best` is worth."""
-    settings = preset("best")
-    chosen = cells("ablation", None, range(5), settings)
-    return ablation.markdown(ablation.rows(chosen, records, settings))
-
-
 def presets(records: Sequence[Record]) -> str:
     """What a whole EBPL training with pseudo-labels costs with each preset, where it was measured."""
     lines = []
@@ -129,7 +122,6 @@ TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "digits": lambda records: comparison(records, "digits", "soft"),
     "table1": lambda records: table1(records),
     "best": lambda records: best(records),
-    "ablation": lambda records: ablated(records),
     "presets": lambda records: presets(records),
 }
 
