@@ -10,8 +10,8 @@ from typing import Any
 
 from ebpl.benchmarking import record as speeds
 from ebpl.benchmarking.report import summary
-from ebpl.experiments import beyond as past_the_paper
 from ebpl.experiments import ablation, selection, table
+from ebpl.experiments import beyond as past_the_paper
 from ebpl.experiments.cells import PAPER_DATASETS, Cell, cells
 from ebpl.experiments.ledger import Record, load
 from ebpl.experiments.readme import SHOWN, TABLES
