@@ -86,8 +86,8 @@ class Settings:
     reject_outliers: float = _option(
         0.0,
         "Schedule",
-        "from the first step on, leave out unlabelled images that are further from every class than this share of the "
-        "labelled ones, for instance 0.99 (0: off)",
+        "from the first step on, leave out unlabelled images that are further from every class than this share of "
+        "images that belong, for instance 0.99 (0: off)",
         low=0,
         high=1,
     )

@@ -34,10 +34,11 @@ def test_labels_of_any_numbers_will_do() -> None:
 def test_what_belongs_is_told_from_what_does_not() -> None:
     features, labels = classes(60)
     more, _ = classes(300, seed=2)
-    strange = np.random.default_rng(3).normal(size=(300, 5)) * 60
+    strange = np.random.default_rng(3).normal(size=(100, 5)) * 60
     own, known = distances_from_the_others(features, labels), familiar(features, labels)
-    assert belonging(known.distances(more), own, 0.99).mean() > 0.9
-    assert belonging(known.distances(strange), own, 0.99).mean() < 0.1
+    kept = belonging(known.distances(np.concatenate([more, strange])), own, 0.99)
+    assert kept[:300].mean() > 0.9
+    assert kept[300:].mean() < 0.1
 
 
 def test_a_labelled_image_is_judged_by_the_others_alone() -> None:
@@ -74,6 +75,26 @@ def test_more_features_than_images_and_features_that_never_change_are_no_problem
 
 
 def test_an_image_belongs_that_is_no_further_away_than_this_share_of_the_labelled_ones() -> None:
-    labelled = np.arange(101.0)
-    assert belonging(np.array([-5.0, 50, 99, 99.5, 101]), labelled, 0.99).tolist() == [True, True, True, False, False]
-    assert belonging(np.array([100.0, 100.1]), labelled, 1.0).tolist() == [True, False]
+    labelled, many = np.arange(101.0), np.full(90, 1.0)  # most images are near, so the labelled ones decide
+    found = np.concatenate([many, [50, 99, 99.5, 100, 101]])
+    assert belonging(found, labelled, 0.99)[-5:].tolist() == [True, True, False, False, False]
+    assert belonging(found, labelled, 1.0)[-5:].tolist() == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("strangers", [0, 200])
+@pytest.mark.parametrize("share", [0.95, 0.99])
+def test_labelled_images_known_by_heart_do_not_reject_the_others(strangers: int, share: float) -> None:
+    random = np.random.default_rng(0)
+    own = np.square(10 + random.normal(size=1000))
+    strange = np.square(40 + random.normal(size=strangers))
+    kept = belonging(np.concatenate([own, strange]), np.full(20, 0.1), share)
+    assert kept[:1000].mean() >= share - 0.02
+    assert not kept[1000:].any()
+
+
+def test_where_many_are_strangers_it_is_the_labelled_images_that_tell() -> None:
+    random = np.random.default_rng(0)
+    distances = np.square(np.concatenate([3 + random.normal(size=600), 40 + random.normal(size=400)]))
+    kept = belonging(distances, np.square(3 + random.normal(size=50)), 0.99)
+    assert kept[:600].mean() > 0.95
+    assert not kept[600:].any()

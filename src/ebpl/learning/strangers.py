@@ -2,7 +2,7 @@
 
 The labelled images are known to belong. Gaussians with a common covariance, as the energy head has them, are fitted to
 their features, and an image's distance is Mahalanobis' to the nearest one. It belongs if it is no further away than the
-labelled images are when each is judged by the others.
+labelled images are when each is judged by the others, or than is usual among the unlabelled ones.
 
 The energy alone could not tell strangers that it was trained on: the energy model learns the density of all images that
 it is given. So where outliers are rejected, it is given labelled images alone until the first step has judged.
@@ -11,6 +11,7 @@ it is given. So where outliers are rejected, it is given labelled images alone u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 FOLDS = 50
 """Labelled images are left out in so many groups at most, each on its own where there are no more."""
+
+
+SUREST = 0.9999
+"""A share of 1 is taken for this; a normal distribution has no end."""
 
 
 @dataclass(frozen=True)
@@ -64,5 +69,16 @@ def distances_from_the_others(features: NDArray[np.floating], labels: NDArray[np
 
 
 def belonging(distances: Floats, labeled_distances: Floats, share: float) -> NDArray[np.bool_]:
-    """Which images are no further away than this share of the labelled ones, which are known to belong."""
-    return np.asarray(distances <= np.quantile(labeled_distances, share, method="higher"))
+    """Which images are no further away than this share of those that belong is expected to be, by either of two views.
+
+    The first is that of the labelled images, which are known to belong. A network that knows its few labelled images by
+    heart has them nearer than any other, and would reject almost all; so the second is that of the unlabelled images
+    themselves, of which most belong: the median and as many deviations above it as leave that share of a normal
+    distribution below. Half of them could be strangers before it is moved much.
+    """
+    known = np.quantile(labeled_distances, share, method="higher")
+    usual = np.sqrt(distances)
+    middle = np.median(usual)
+    deviation = np.median(abs(usual - middle)) / NormalDist().inv_cdf(0.75)
+    expected = middle + NormalDist().inv_cdf(min(share, SUREST)) * deviation
+    return np.asarray(distances <= max(known, expected**2))
