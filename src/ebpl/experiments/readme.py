@@ -119,7 +119,7 @@ def presets(records: Sequence[Record]) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
-    "digits": lambda records: comparison(records, "digits", "soft"),
+    "digits": lambda records: comparison(records, "digits", "hard"),
     "table1": lambda records: table1(records),
     "best": lambda records: best(records),
     "presets": lambda records: presets(records),
