@@ -8,6 +8,7 @@ import pytest
 
 import ebpl
 from ebpl.data.split import split_for
+from ebpl.errors import UsageError
 from ebpl.experiments import beyond
 from ebpl.experiments.beyond import MOST_COLUMNS, Beyond, compact, mixed, records, summary
 from ebpl.reporting.progress import Progress, Silent
@@ -103,3 +104,12 @@ def test_a_table_is_turned_where_it_has_too_many_columns_to_be_read() -> None:
     assert turned[0] == ["", "blood, W, kept", "blood, W, gone"]
     assert turned[1] == ["n", "3", "2"]
     assert turned[2:] == [[head, str(i), head] for i, head in enumerate(heads)]
+
+
+def test_runs_of_other_settings_are_not_taken_for_ones_own() -> None:
+    work = made()
+    work.deadline = 0.0
+    assert not work.suggestions("digits", [0])
+    work.settings = SETTINGS.changed(epochs=2)
+    with pytest.raises(UsageError, match="suggestions-digits-before-seed0 was trained with other settings"):
+        work.suggestions("digits", [0])

@@ -24,8 +24,8 @@ from ebpl.data.load import load
 from ebpl.data.sources import resized
 from ebpl.data.split import PAPER_VALIDATION, split_for
 from ebpl.devices import describe_environment, device_and_dtype
-from ebpl.errors import DataError
-from ebpl.experiments.ledger import Record
+from ebpl.errors import DataError, UsageError
+from ebpl.experiments.ledger import Record, telling
 from ebpl.experiments.reproduce import Bars, Brief, clear_half
 from ebpl.experiments.table import Entry
 from ebpl.files import write_json
@@ -145,6 +145,8 @@ class Beyond:
             path = self.runs / f"{name}-seed{settings.seed}"
             clear_half(path)
             runs.append(Run(path) if path.is_dir() else Run.create(path, settings, images, {}))
+            if telling(runs[-1].settings.to_dict()) != telling(settings.to_dict()):
+                raise UsageError(f"{path} was trained with other settings. Remove it, or choose another --runs folder.")
         going = [run for run in runs if not run.finished]
         if going:
             self.say(f"training {', '.join(run.path.name for run in going)}")
