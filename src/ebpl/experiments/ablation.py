@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ledger import Record
 from ebpl.reporting.text import markdown_table
-from ebpl.seeds import seeds_in_words
 from ebpl.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ Rows = list[list[str]]
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
     """A line for each dataset and variant that was measured: the last weights' measures, no validation label used."""
     from ebpl.experiments.cells import found
-    from ebpl.experiments.table import METRICS, Entry
-    from ebpl.measuring.summary import spread
+    from ebpl.experiments.table import METRICS, averaged
 
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     for cell, record in found(cells, records):
@@ -55,8 +54,8 @@ def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -
             results.setdefault((cell.data, name_of(cell.settings, settings)), []).append(last["metrics"])
     lines = [["data", "variant", "n", *METRICS.values(), "accuracy, above or below it"]]
     for (data, variant), measured in results.items():
-        values = spread(measured)
-        shown = [str(Entry(100 * values[key][0], 100 * values[key][1], len(measured))) for key in METRICS]
+        values = averaged(measured)
+        shown = [str(values[key]) for key in METRICS]
         whole = results.get((data, next(iter(VARIANTS))), [])
         lines.append([data, variant, str(len(measured)), *shown, _difference(measured, whole)])
     return lines
@@ -72,25 +71,22 @@ def _difference(measured: Sequence[dict[str, float]], whole: Sequence[dict[str, 
 
 def name_of(settings: Settings, base: Settings) -> str:
     """Which variant of the base the settings of a cell are."""
+    return _names(base, settings.seed)[settings]
+
+
+@cache
+def _names(base: Settings, seed: int) -> dict[Settings, str]:
+    """The variants by what their cells are told by."""
     from ebpl.experiments.cells import Cell
 
-    made = ((name, Cell("", base.changed(**{"seed": settings.seed, **changes}))) for name, changes in VARIANTS.items())
-    return next(name for name, cell in made if cell.settings == settings)
+    return {Cell("", base.changed(**{"seed": seed, **changes})).settings: name for name, changes in VARIANTS.items()}
 
 
 def overview(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
     """For each dataset and variant how many seeds are there, and which are missing."""
-    from ebpl.experiments.cells import found
+    from ebpl.experiments.output import seeds_there
 
-    there = {cell for cell, _ in found(cells, records)}
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.data, name_of(cell.settings, settings)), []).append(cell)
-    lines = [["data", "variant", "seeds there", "missing"]]
-    for key, group in groups.items():
-        missing = [cell.settings.seed for cell in group if cell not in there]
-        lines.append([*key, str(len(group) - len(missing)), seeds_in_words(missing).replace("_", ", ")])
-    return lines
+    return seeds_there(["data", "variant"], cells, records, lambda cell: (cell.data, name_of(cell.settings, settings)))
 
 
 def only(cells: Sequence[Cell], names: Sequence[str], settings: Settings) -> list[Cell]:

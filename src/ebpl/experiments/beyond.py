@@ -27,13 +27,12 @@ from ebpl.devices import describe_environment, device_and_dtype
 from ebpl.errors import DataError, UsageError
 from ebpl.experiments.ledger import Record, telling
 from ebpl.experiments.reproduce import Bars, Brief, clear_half
-from ebpl.experiments.table import Entry
+from ebpl.experiments.table import averaged
 from ebpl.files import write_json
 from ebpl.labeling.suggesting import suggest
 from ebpl.learning.prediction import predict, predict_with_features
 from ebpl.learning.strangers import familiar
 from ebpl.learning.telling import PSEUDO_LABELS
-from ebpl.measuring.summary import spread
 from ebpl.runs import Run
 from ebpl.settings import Settings
 
@@ -172,11 +171,10 @@ def _of_outliers(run: Run, images: ImageSet, strange: NDArray[np.bool_], unseen:
     device, dtype = device_and_dtype(run.settings)
     model = run.load_model()[0].to(device)
     parts = split_for(images, run.settings)
-    energies = predict(model, images.train.pixels[parts.unlabeled], dtype).energies
-    known, unknown = (
-        predict_with_features(model, images.train.pixels[part], dtype)[1] for part in (parts.labeled, parts.unlabeled)
-    )
+    _, known = predict_with_features(model, images.train.pixels[parts.labeled], dtype)
+    predictions, unknown = predict_with_features(model, images.train.pixels[parts.unlabeled], dtype)
     distances = familiar(known, images.train.labels[parts.labeled]).distances(unknown)
+    stranger = strange[parts.unlabeled]
     steps = []
     for step in range(1, run.settings.steps + 1):
         rows = _rows(run, f"step-{step}.csv")
@@ -190,13 +188,13 @@ def _of_outliers(run: Run, images: ImageSet, strange: NDArray[np.bool_], unseen:
                 "strangers": int(inside),
                 "right": right / max(1, len(rows)),
                 "rejected_strangers": sum(left_out) / strange.sum(),
-                "rejected_others": (len(left_out) - sum(left_out)) / (~strange[parts.unlabeled]).sum(),
+                "rejected_others": (len(left_out) - sum(left_out)) / (~stranger).sum(),
             }
         )
     result = run.metrics()
     return {
-        "auroc": _told(energies[~strange[parts.unlabeled]], energies[strange[parts.unlabeled]]),
-        "auroc_distance": _told(distances[~strange[parts.unlabeled]], distances[strange[parts.unlabeled]]),
+        "auroc": _told(predictions.energies[~stranger], predictions.energies[stranger]),
+        "auroc_distance": _told(distances[~stranger], distances[stranger]),
         "unseen": {other.name: _of_unseen(model, images, other, dtype) for other in unseen},
         "metrics": result["metrics"],
         "last": result["last"]["metrics"],
@@ -301,11 +299,8 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], float | None]] = {
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    there = [value for value in values if value is not None]
-    if not there:
-        return ""
-    mean, deviation = spread([{"x": value} for value in there])["x"]
-    return str(Entry(100 * mean, 100 * deviation, len(there)))
+    there = [{"x": value} for value in values if value is not None]
+    return str(averaged(there)["x"]) if there else ""
 
 
 def records(folder: Path) -> list[Record]:

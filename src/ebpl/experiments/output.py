@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -84,13 +84,23 @@ def tables(cells: Sequence[Cell], records: Sequence[Record]) -> dict[str, str]:
 
 def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
     """For each dataset, method and form how many seeds are there, and which are missing."""
-    lines = [["data", "method", "pseudo-labels", "labels", "seeds there", "missing"]]
+
+    def told(cell: Cell) -> tuple[str, ...]:
+        few = str(cell.settings.labels_per_class or "paper's")
+        return cell.data, METHODS[cell.settings.method].title, cell.settings.pseudo_labels, few
+
+    return seeds_there(["data", "method", "pseudo-labels", "labels"], cells, records, told)
+
+
+def seeds_there(
+    heads: Sequence[str], cells: Sequence[Cell], records: Sequence[Record], told: Callable[[Cell], tuple[str, ...]]
+) -> list[list[str]]:
+    """A line for all cells that are told alike: how many of their seeds are there, and which are missing."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
-        few = str(cell.settings.labels_per_class or "paper's")
-        title = METHODS[cell.settings.method].title
-        groups.setdefault((cell.data, title, cell.settings.pseudo_labels, few), []).append(cell)
+        groups.setdefault(told(cell), []).append(cell)
     there = {cell for cell, _ in found(cells, records)}
+    lines = [[*heads, "seeds there", "missing"]]
     for key, group in groups.items():
         missing = [cell.settings.seed for cell in group if cell not in there]
         lines.append([*key, str(len(group) - len(missing)), seeds_in_words(missing).replace("_", ", ")])

@@ -32,6 +32,14 @@ class Entry:
         return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
 
 
+def averaged(all_seeds: Sequence[dict[str, float]]) -> dict[str, Entry]:
+    """Each measure, a share, in per cent over all seeds."""
+    return {
+        name: Entry(100 * mean, 100 * deviation, len(all_seeds))
+        for name, (mean, deviation) in spread(all_seeds).items()
+    }
+
+
 Key = tuple[str, str, str, str]
 """Metric, method, form of the pseudo-labels, dataset."""
 
@@ -58,8 +66,8 @@ def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "cho
             results.setdefault(key, []).append(result["metrics"])
     entries = {}
     for (method, kind, data), all_seeds in results.items():
-        for name, (mean, deviation) in spread(all_seeds).items():
-            entries[name, method, kind, data] = Entry(100 * mean, 100 * deviation, len(all_seeds))
+        for name, entry in averaged(all_seeds).items():
+            entries[name, method, kind, data] = entry
     return entries
 
 

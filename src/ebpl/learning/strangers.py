@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 FOLDS = 50
 """Labelled images are left out in so many groups at most, each on its own where there are no more."""
-
-
 SUREST = 0.9999
 """A share of 1 is taken for this; a normal distribution has no end."""
 
