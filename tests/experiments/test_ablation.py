@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 
 from ebpl.errors import UsageError
-from ebpl.experiments.ablation import VARIANTS, markdown, name_of, only, overview, rows
+from ebpl.experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows
 from ebpl.experiments.cells import Cell, cells
 from ebpl.experiments.output import write
 from ebpl.settings import Settings, preset
 
-BASE = preset("best")
+BASE = base()
 
 
 def record(cell: Cell, accuracy: float, data: str = "blood") -> dict[str, Any]:
@@ -41,14 +41,14 @@ def test_variants_that_differ_in_their_steps_alone_share_their_initial_training(
 
 
 def test_the_last_weights_are_compared_seed_by_seed() -> None:
-    made = chosen("as it is", "hard pseudo-labels", "5 sampling steps")
+    made = chosen("as it is", "hard pseudo-labels", "20 sampling steps")
     accuracies = [0.8, 0.82, 0.7, 0.74, 0.9]
     records = [record(cell, accuracy) for cell, accuracy in zip(made, accuracies, strict=False)]
     heads, *lines = rows(made, records, BASE)
     assert [line[:4] for line in lines] == [
         ["blood", "as it is", "2", "81.0 ± 1.4"],
         ["blood", "hard pseudo-labels", "2", "72.0 ± 2.8"],
-        ["blood", "5 sampling steps", "1", "90.0"],
+        ["blood", "20 sampling steps", "1", "90.0"],
     ]
     assert [line[-1] for line in lines] == ["", "-9.0", ""]
     assert len(heads) == len(lines[0])
@@ -69,6 +69,15 @@ def test_what_is_missing_is_listed_and_a_page_is_written() -> None:
 def test_a_wrong_name_is_answered_with_the_right_one() -> None:
     with pytest.raises(UsageError, match="no warm-up"):
         chosen("no warmup")
+
+
+def test_variants_are_of_the_preset_on_a_shorter_schedule() -> None:
+    whole = preset("best")
+    assert whole.changed(**SHORT) == BASE
+    assert BASE.epochs + BASE.steps * BASE.step_epochs < (whole.epochs + whole.steps * whole.step_epochs) / 2
+    assert base(mix=0.1).mix == 0.1
+    (full,) = chosen("as long as the preset", seeds=range(1))
+    assert full.settings == whole  # whose records serve for both
 
 
 def test_every_change_is_of_a_setting_that_exists() -> None:

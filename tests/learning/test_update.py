@@ -131,10 +131,34 @@ def test_strong_views_must_agree_with_confident_predictions_alone() -> None:
     assert nobody.sums[TERMS.index("asked")] == nobody.sums[TERMS.index("consistency")] == 0
     _, agreed = everyone._compared()
     assert agreed.max(1).values.tolist() == agreed.sum(1).tolist() == [1.0] * 16
-    plain = everyone.pool.take(everyone.compared)  # weak views are the images themselves here
+    assert agreed.argmax(1).tolist() == averaged_posterior(everyone).argmax(1).tolist()
+
+
+def averaged_posterior(update: Update) -> torch.Tensor:
+    """What the averaged weights say of the compared images, whose weak views are the images themselves here."""
+    assert update.learner.average is not None
     with torch.no_grad():
-        predicted = everyone.learner.model(plain)[0].argmax(1)
-    assert (agreed.argmax(1) == predicted).float().mean() > 0.8  # but for the noise that is added in training
+        return update.learner.average(update.pool.take(update.compared))[0].softmax(1)
+
+
+def test_strong_views_may_be_asked_for_the_averaged_posterior_at_a_temperature() -> None:
+    update = made(consistency=1.0, consistency_batch=16, gate=0.0, consistency_sharpening=1.0)
+    update.compared.copy_(torch.arange(24, 40))
+    for _ in range(3):
+        update()  # so that weights and their average are not the same
+    _, agreed = update._compared()
+    posterior = averaged_posterior(update)
+    torch.testing.assert_close(agreed, posterior)
+    assert not torch.allclose(agreed, update.learner.model(update.pool.take(update.compared))[0].softmax(1))
+
+    update.settings = update.settings.changed(consistency_sharpening=0.5)
+    _, sharper = update._compared()
+    torch.testing.assert_close(sharper, posterior.square() / posterior.square().sum(1, keepdim=True))
+
+    middle = posterior.max(1).values.median().item()
+    update.settings = update.settings.changed(gate=middle)
+    _, some = update._compared()
+    assert some.sum(1).bool().tolist() == (posterior.max(1).values >= middle).tolist()
 
 
 def test_agreement_teaches_in_bfloat16_too() -> None:

@@ -44,7 +44,7 @@ def distances(root: Path) -> str:
 
 def ablated(root: Path) -> str:
     """What each part of the preset `best` is worth."""
-    settings = preset("best")
+    settings = ablation.base()
     chosen = cells("ablation", None, range(5), settings)
     return ablation.markdown(ablation.rows(chosen, _records(root), settings))
 

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ledger import Record
 from ebpl.reporting.text import markdown_table
-from ebpl.settings import Settings
+from ebpl.settings import Settings, preset
 
 if TYPE_CHECKING:
     from ebpl.experiments.cells import Cell
 
+SHORT = {"epochs": 8, "step_epochs": 2}
+"""A schedule on which all variants can be afforded: two fifths of the updates of `best`."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
+    "no agreement of views": {"consistency": 0.0},
+    "agreement with confident classes alone": {"gate": 0.95, "consistency_sharpening": 0.0},
+    "agreement counts a third": {"consistency": 1.0},
+    "agreement of half as many images": {"consistency_batch": 128},
     "no images mixed": {"mix": 0.0},
     "all images mixed": {"mix": 1.0},
     "true labels as they come": {"labeled_share": 0.0},
@@ -25,22 +31,32 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hard pseudo-labels": {"pseudo_labels": "hard"},
     "no pseudo-labels": {"pseudo_labels": "none"},
     "the most confident of each class": {"selection": "class"},
-    "eight steps of half the length": {"steps": 8, "step_epochs": 3},
-    "steps twice as long": {"step_epochs": 12},
+    "eight steps of half the length": {"steps": 8, "step_epochs": 1},
+    "steps twice as long": {"step_epochs": 4},
+    "initial training twice as long": {"epochs": 16},
+    "as long as the preset": {"epochs": 24, "step_epochs": 4},
     "no augmentation": {"augment": "none"},
+    "shifts of two pixels": {"max_shift": 2},
     "half of the images seen strongly": {"strong": 0.5},
-    "agreement of weak and strong views": {"consistency": 1.0},
     "no average of the weights": {"weight_average": 0.0},
     "a rate that falls": {"final_rate": 0.1},
     "no warm-up": {"warm_up": 0},
     "gradients not clipped": {"gradient_clip": 0.0},
+    "energies count five times": {"density_weight": 1.0, "energy_penalty": 0.5},
+    "energies do not count": {"density_weight": 0.0, "energy_penalty": 0.0},
     "energies around 0": {"energy_center": 0.0},
-    "5 sampling steps": {"sgld_steps": 5},
+    "1 sampling step": {"sgld_steps": 1},
+    "20 sampling steps": {"sgld_steps": 20},
     "ten times the coupling": {"coupling_weight": 0.01},
     "the classifier alone": {"method": "curriculum-labeling"},
 }
 """Names and changes. The last is the baseline, with all that helps in it."""
 Rows = list[list[str]]
+
+
+def base(**changes: Any) -> Settings:
+    """What the variants are variants of: the preset `best` on the short schedule, with changes."""
+    return preset("best", **{**SHORT, **changes})
 
 
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:

@@ -30,7 +30,7 @@ def add_options(parser: Parser) -> None:
     add("--variants", type=words, metavar="LIST", help="for the ablation, only these (--show lists them)")
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
     add("--preset", metavar="NAME", help="what the settings below start from (default: standard for what is the "
-        "paper's, best for what is past it)")  # fmt: skip
+        "paper's, best for what is past it, on a short schedule for the ablation)")  # fmt: skip
     add("--show", action="store_true", help="only say which cells are there and which are missing")
     add("--draw-only", action="store_true", help="only make tables and figures from the ledger")
     add(
@@ -49,8 +49,7 @@ def reproduce(options: argparse.Namespace) -> int:
     from ebpl.experiments import ledger
     from ebpl.experiments.cells import cells
 
-    past = options.experiment in (*BEYOND, "ablation")
-    settings = preset(options.preset or ("best" if past else "standard"), **changes(options))
+    settings = _settings(options)
     if options.experiment in BEYOND:
         return _beyond(options, settings)
     chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
@@ -69,6 +68,15 @@ def reproduce(options: argparse.Namespace) -> int:
             print(path)
     _show_cells(chosen, ledger.load(results), settings if options.experiment == "ablation" else None)
     return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """What the cells start from: a preset, with the settings that were given."""
+    if options.experiment == "ablation" and options.preset is None:
+        from ebpl.experiments.ablation import base
+
+        return base(**changes(options))
+    return preset(options.preset or ("best" if options.experiment in BEYOND else "standard"), **changes(options))
 
 
 def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_dir: Path | None) -> None:

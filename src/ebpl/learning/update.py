@@ -61,7 +61,10 @@ class Update:
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
         passed = 2 * ranks.share(settings.batch_size) + ranks.share(settings.chains) + looked_at
-        self.fast = fast_network(learner.model.features, pool.images.shape[1:], device, dtype, passed)
+        shape = pool.images.shape[1:]
+        self.fast = fast_network(learner.model.features, shape, device, dtype, passed)
+        judge = learner.predictor.features
+        self.fast_judge = fast_network(judge, shape, device, dtype, looked_at) if looked_at else None
         self.sampler = None if self.fast else sampling_copy(learner.model, dtype)
         self.langevin = Langevin(
             settings.sgld_steps,
@@ -98,6 +101,8 @@ class Update:
         learner, settings = self.learner, self.settings
         if self.fast:
             self.fast.refresh()
+        if self.fast_judge:
+            self.fast_judge.refresh()
         classified, targets = self._classified()
         images = samples = None
         if learner.buffer is not None:
@@ -152,15 +157,18 @@ class Update:
 
     @torch.no_grad()
     def _compared(self) -> tuple[Tensor, Tensor]:
-        """Strong views of unlabelled images, and the predicted class of weak ones where the model is confident."""
-        settings, model = self.settings, self.learner.model
+        """Strong views of unlabelled images, and what averaged weights say of weak ones where they are confident."""
+        settings, judge = self.settings, self.learner.predictor
         plain = self.pool.take(self.compared)
-        weak = self._ready(self._weak(plain))
+        weak = self._weak(plain).contiguous(memory_format=torch.channels_last)
         with self._autocast():  # apart from the objective's, which would find weights cast here, without gradients
-            scores, _ = model.heads(self.fast(weak) if self.fast else model.features(weak))
+            scores, _ = judge.heads(self.fast_judge(weak) if self.fast_judge else judge.features(weak))
         confidence, label = scores.softmax(1).max(1, keepdim=True)
-        agreed = torch.zeros_like(scores).scatter_(1, label, (confidence >= settings.gate).to(scores.dtype))
-        return self._ready(self._strong(plain)), agreed
+        if settings.consistency_sharpening:
+            agreed = (scores / settings.consistency_sharpening).softmax(1)
+        else:
+            agreed = torch.zeros_like(scores).scatter_(1, label, 1.0)
+        return self._ready(self._strong(plain)), agreed * (confidence >= settings.gate)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.learner.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
