@@ -47,11 +47,19 @@ def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
 
 def test_what_was_explored_is_shown_side_by_side() -> None:
     tried = {"changes": {"mix": 0.5}, "accuracy": 0.834, "ece": 0.07}
+    stopped = {**tried, "updates": 12288, "on": "validation images"}
+    base = {"seed": 1, "base": {"strong": 0.5}, "updates": 4608}
     for data, variants in (("blood", {"std": {**tried, "changes": {}}, "mix": tried}), ("cifar10", {"mix": tried})):
-        write_json(Path(f"results/explored/{data}.json"), {"data": data, "seed": 1, "variants": variants})
-    assert results.explored(Path()).splitlines() == [
-        "| changed from `standard` | blood, seed 1 | cifar10, seed 1 |",
+        write_json(
+            Path(f"results/explored/mixing/{data}.json"),
+            {**base, "data": data, "variants": {**variants, "long": stopped}},
+        )
+    assert results.explored(Path(), "mixing").splitlines() == [
+        "From `standard` with `strong` 0.5, 4,608 updates:",
+        "",
+        "| changed | blood, seed 1 | cifar10, seed 1 |",
         "| --- | --- | --- |",
         "| nothing | 83.4 / 7.0 |  |",
         "| `mix` 0.5 | 83.4 / 7.0 | 83.4 / 7.0 |",
+        "| `mix` 0.5, 12,288 updates | 83.4 / 7.0 (validation images) | 83.4 / 7.0 (validation images) |",
     ]

@@ -49,27 +49,37 @@ def ablated(root: Path) -> str:
     return ablation.markdown(ablation.rows(chosen, _records(root), settings))
 
 
-def explored(root: Path) -> str:
+def explored(root: Path, search: str) -> str:
     """What was tried on one seed while looking for improvements: the last weights' accuracy and ECE."""
     tried = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted((root / "results/explored").glob("*.json"))
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((root / "results/explored" / search).glob("*.json"))
     ]
     names = list(dict.fromkeys(name for each in tried for name in each["variants"]))
-    heads = ["changed from `standard`", *(f"{each['data']}, seed {each['seed']}" for each in tried)]
+    heads = ["changed", *(f"{each['data']}, seed {each['seed']}" for each in tried)]
     lines = [
-        [_changes(name, tried), *(_accuracy_and_ece(each["variants"].get(name, {})) for each in tried)]
+        [_changed(name, tried), *(_accuracy_and_ece(each["variants"].get(name, {})) for each in tried)]
         for name in names
     ]
-    return markdown_table(heads, lines)
+    begun = f"From `standard` with {_settings(tried[0]['base'])}, {tried[0]['updates']:,} updates:"
+    return f"{begun}\n\n{markdown_table(heads, lines)}"
 
 
-def _changes(name: str, tried: Sequence[dict[str, Any]]) -> str:
-    changes = next(each["variants"][name]["changes"] for each in tried if name in each["variants"])
-    return ", ".join(f"`{key}` {value}" for key, value in changes.items()) or "nothing"
+def _changed(name: str, tried: Sequence[dict[str, Any]]) -> str:
+    variant = next(each["variants"][name] for each in tried if name in each["variants"])
+    longer = f", {variant['updates']:,} updates" if "updates" in variant else ""
+    return (_settings(variant["changes"]) or "nothing") + longer
+
+
+def _settings(changes: dict[str, Any]) -> str:
+    return ", ".join(f"`{key}` {value}" for key, value in changes.items())
 
 
 def _accuracy_and_ece(variant: dict[str, Any]) -> str:
-    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}" if variant else ""
+    if not variant:
+        return ""
+    where = f" ({variant['on']})" if "on" in variant else ""
+    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{where}"
 
 
 def beyond(root: Path, experiment: str) -> str:
