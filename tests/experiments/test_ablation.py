@@ -66,6 +66,17 @@ def test_what_is_missing_is_listed_and_a_page_is_written() -> None:
     assert markdown(rows(made, [], BASE)) == "Not measured yet."
 
 
+def test_what_changes_nothing_about_other_settings_is_no_variant_of_them() -> None:
+    plain = preset("quick")
+    made = cells("ablation", ["digits"], [0], plain)
+    names = [name_of(cell.settings, plain) for cell in made]
+    assert names[0] == "as it is"
+    assert len(set(names)) == len(set(made)) == len(made) < len(VARIANTS)
+    assert "no agreement of views" not in names
+    with pytest.raises(UsageError, match=r"'no agreement of views' changes nothing .* Leave it out"):
+        only(made, ["no agreement of views"], plain)
+
+
 def test_a_wrong_name_is_answered_with_the_right_one() -> None:
     with pytest.raises(UsageError, match="no warm-up"):
         chosen("no warmup")

@@ -92,10 +92,13 @@ def name_of(settings: Settings, base: Settings) -> str:
 
 @cache
 def _names(base: Settings, seed: int) -> dict[Settings, str]:
-    """The variants by what their cells are told by."""
+    """The variants by what their cells are told by; of two that are the same, the first gives the name."""
     from ebpl.experiments.cells import Cell
 
-    return {Cell("", base.changed(**{"seed": seed, **changes})).settings: name for name, changes in VARIANTS.items()}
+    names: dict[Settings, str] = {}
+    for name, changes in VARIANTS.items():
+        names.setdefault(Cell("", base.changed(**{"seed": seed, **changes})).settings, name)
+    return names
 
 
 def overview(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
@@ -110,6 +113,8 @@ def only(cells: Sequence[Cell], names: Sequence[str], settings: Settings) -> lis
     for name in names:
         if name not in VARIANTS:
             raise UsageError(f"There is no variant {name!r}. {did_you_mean(name, VARIANTS)}")
+        if name not in _names(settings, settings.seed).values():
+            raise UsageError(f"The variant {name!r} changes nothing about these settings. Leave it out.")
     return [cell for cell in cells if name_of(cell.settings, settings) in names]
 
 

@@ -87,13 +87,14 @@ def labels(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) ->
 
 
 def ablation(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> list[Cell]:
-    """The settings as they are, and with one thing changed at a time."""
-    return [
+    """The settings as they are, and with one thing changed at a time, if that changes anything."""
+    made = [
         Cell(data, settings.changed(**{"seed": seed, **changes}))
         for data in datasets
         for changes in VARIANTS.values()
         for seed in seeds
     ]
+    return list(dict.fromkeys(made))
 
 
 EXPERIMENTS: dict[str, Experiment] = {"table1": table1, "labels": labels, "ablation": ablation}
