@@ -68,7 +68,9 @@ class WriteError(EbplError):
     exit_code = 6
 
 
-MEMORY_ADVICE = "Lower --batch-size, --consistency-batch, --buffer-size, --width or --image-size, or close other programs."
+MEMORY_ADVICE = (
+    "Lower --batch-size, --consistency-batch, --buffer-size, --width or --image-size, or close other programs."
+)
 
 
 def is_memory(error: BaseException | None) -> bool:

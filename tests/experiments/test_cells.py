@@ -21,6 +21,13 @@ def test_without_a_choice_it_is_the_papers_datasets() -> None:
     assert {cell.settings.labels_per_class for cell in few} == {1, 2, 3, 4, 5}
 
 
+def test_past_the_paper_it_is_ebpl_with_soft_pseudo_labels_alone() -> None:
+    made = cells("best", None, [0, 1], preset("best"))
+    assert made == [
+        Cell(data, preset("best", seed=s)) for data in ("blood", "fashion", "svhn", "cifar10") for s in (0, 1)
+    ]
+
+
 def test_all_forms_of_a_seed_share_one_trunk() -> None:
     made = cells("table1", ["digits"], [0], SETTINGS)
     assert len({cell.trunk for cell in made}) == 2  # one for each method

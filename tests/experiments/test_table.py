@@ -103,3 +103,4 @@ def test_the_papers_best_may_come_from_any_of_its_forms_but_from_its_ebpl_alone(
     }
     own = {(metric, "ebpl", "soft", "cifar10"): Entry(60.0, 1.0, 3) for metric in METRICS}
     assert against_the_paper(["cifar10"], own)[1][1:5] == ["3", *["60.0 ± 1.0"] * 3]
+    assert against_the_paper(["digits"], {})[1] == ["digits", "0", *[NOT_MEASURED] * 3, *["not in the paper"] * 3]

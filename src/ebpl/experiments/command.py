@@ -23,10 +23,10 @@ def add_options(parser: Parser) -> None:
     """The options of the command."""
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help="table1: both methods, all pseudo-labels; labels: 1 to 5 a class; "
-        "and past the paper, ablation: one thing changed at a time; outliers: with images that do not belong; "
-        "suggestions: labelling them")  # fmt: skip
-    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; ablation: blood and "
-        "cifar10; else: blood)")  # fmt: skip
+        "and past the paper, best: EBPL with what helps; ablation: one thing changed at a time; outliers: with images "
+        "that do not belong; suggestions: labelling them")  # fmt: skip
+    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best: four of them; "
+        "ablation: blood and cifar10; else: blood)")  # fmt: skip
     add("--variants", type=words, metavar="LIST", help="for the ablation, only these (--show lists them)")
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
     add("--preset", metavar="NAME", help="what the settings below start from (default: standard for what is the "
@@ -76,7 +76,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         from ebpl.experiments.ablation import base
 
         return base(**changes(options))
-    return preset(options.preset or ("best" if options.experiment in BEYOND else "standard"), **changes(options))
+    past = options.experiment in ("best", *BEYOND)
+    return preset(options.preset or ("best" if past else "standard"), **changes(options))
 
 
 def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_dir: Path | None) -> None:

@@ -134,6 +134,28 @@ def pseudo_label_accuracy(data: str, pairs: Found, _: ImageSet | None) -> Any:
     return figure
 
 
+def training_curves(data: str, pairs: Found, _: ImageSet | None) -> Any:
+    """Accuracy and ECE on the validation images, which had no part in it, while training: a line for each seed."""
+    own = [(cell.settings, record["result"].get("curves", {})) for cell, record in pairs if cell.data == data]
+    drawn = [(settings, curves) for settings, curves in own if "validation_ece" in curves]
+    if not drawn:
+        return None
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4))
+    for axis, (name, title) in zip(axes, {"accuracy": "accuracy %", "ece": "ECE %"}.items(), strict=True):
+        for settings, curves in drawn:
+            values = [100 * value for value in curves[f"validation_{name}"]]
+            axis.plot(range(1, len(values) + 1), values, label=f"seed {settings.seed}", linewidth=1.4)
+        settings = drawn[0][0]
+        for step in range(settings.steps):
+            begun = settings.epochs + step * settings.step_epochs
+            axis.axvline(begun, color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
+        axis.set(xlabel="epoch (dashed: a step begins)", ylabel=title)
+    axes[1].set_ylim(bottom=0)
+    axes[0].legend(fontsize=8, frameon=False)
+    figure.suptitle(data)
+    return figure
+
+
 def samples(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """Samples from the energy model after training."""
     for cell, record in reversed(pairs):
@@ -242,6 +264,7 @@ FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
         "first-selection": first_selection,
     },
     "labels": {"labels": labels_curve},
+    "best": {"curves": training_curves, "pseudo-labels": pseudo_label_accuracy},
 }
 
 

@@ -55,6 +55,12 @@ def write(
         write_text(written[-1], f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n")
         return written
 
+    if experiment == "best":
+        written.append(folder / "best.md")
+        datasets = list(dict.fromkeys(cell.data for cell in cells))
+        lines = table.against_the_paper(datasets, table.measured(cells, records, "last"))
+        write_text(written[-1], f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{table.markdown(lines)}\n")
+
     @cache
     def images(data: str) -> ImageSet | None:
         try:

@@ -18,6 +18,7 @@ METRICS = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
 NAMES = {"curriculum-labeling": "baseline", "ebpl": "ebpl"}
 """Our methods as the file of the paper's numbers calls them."""
 NOT_MEASURED = "not measured"
+NOT_IN_THE_PAPER = "not in the paper"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def distances(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
     def shown(key: Key) -> str:
         own, other = entries.get(key), theirs.get(key)
         if other is None:
-            return "not in the paper"
+            return NOT_IN_THE_PAPER
         return f"{own.mean - other.mean:+.1f}" if own else NOT_MEASURED
 
     return _lines(datasets, shown)
@@ -131,7 +132,7 @@ def summary(datasets: Sequence[str], chosen: dict[Key, Entry], last: dict[Key, E
             baseline, ebpl = (_triple(chosen, method, kind, data) for method in reversed(METHODS))
             if _ahead(chosen, kind, data):
                 ebpl = f"**{ebpl}**"
-            others = [_triple(theirs, method, kind, data, "not in the paper") for method in reversed(METHODS)]
+            others = [_triple(theirs, method, kind, data, NOT_IN_THE_PAPER) for method in reversed(METHODS)]
             seeds = sorted({entry.seeds for key, entry in chosen.items() if key[2:] == (kind, data)})
             count = " and ".join(map(str, seeds)) or "0"
             lines.append([data, kind, count, baseline, ebpl, _triple(last, "ebpl", kind, data), *others])
@@ -143,17 +144,14 @@ def against_the_paper(datasets: Sequence[str], entries: dict[Key, Entry]) -> Row
 
     The paper's may be those of different forms of pseudo-labels.
     """
-    theirs = paper()
+    theirs = {key: entry for key, entry in paper().items() if key[1] == "ebpl"}
+    known = {key[3] for key in theirs}
     lines = [["data", "n", *METRICS.values(), *(f"paper's best {title}" for title in METRICS.values())]]
     for data in datasets:
         own = [entries.get((metric, "ebpl", "soft", data)) for metric in METRICS]
-        others = [
-            _best({key: entry for key, entry in theirs.items() if key[1] == "ebpl"}, metric, data) for metric in METRICS
-        ]
+        others = [f"{_best(theirs, metric, data):.1f}" if data in known else NOT_IN_THE_PAPER for metric in METRICS]
         seeds = str(next((entry.seeds for entry in own if entry), 0))
-        lines.append(
-            [data, seeds, *(str(entry or NOT_MEASURED) for entry in own), *(f"{value:.1f}" for value in others)]
-        )
+        lines.append([data, seeds, *(str(entry or NOT_MEASURED) for entry in own), *others])
     return lines
 
 
