@@ -78,6 +78,21 @@ def test_the_passes_by_hand_are_as_exact_in_bfloat16_as_autograd() -> None:
     assert 0 < distance(fast, exact) < 1.5 * distance(plain, exact)
 
 
+def test_the_judge_of_views_goes_by_hand_too() -> None:
+    settings = {"consistency": 3.0, "consistency_batch": 16, "consistency_sharpening": 1.0, "gate": 0.0}
+    plain, fast = made(**settings), made(**settings)
+    assert fast.learner.average is not None
+    fast.fast = FastNetwork(fast.learner.model.features, torch.float32)
+    fast.fast_judge = FastNetwork(fast.learner.average.features, torch.float32)
+    for update in (plain, fast):
+        update.compared.copy_(torch.arange(24, 40))
+        for _ in range(3):
+            update.average_weight.fill_(0.3)
+            update()
+    torch.testing.assert_close(fast.sums, plain.sums, rtol=1e-3, atol=1e-4)
+    assert distance(fast, plain) < 0.01
+
+
 def test_a_classifier_alone_is_trained_by_hand_too() -> None:
     plain, fast = made(precision=None), made(precision=None)
     fast.fast = FastNetwork(fast.learner.model.features, torch.float32)

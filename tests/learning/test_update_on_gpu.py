@@ -20,10 +20,10 @@ pytestmark = [
 
 
 def trained(
-    captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True
+    captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True, **more: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     device = torch.device("cuda")
-    settings = Settings(sgld_steps=3, depth=10, width=2, learning_rate=1e-3, gradient_clip=1.0)
+    settings = Settings(sgld_steps=3, depth=10, width=2, learning_rate=1e-3, gradient_clip=1.0).changed(**more)
     learner = Learner(Architecture(10, 2, 3, 4, "diagonal"), (3, 16, 16), settings, device, ranks)
     learner.initialise("test")
     learner.restart_chains("test")
@@ -32,12 +32,13 @@ def trained(
     targets = torch.softmax(torch.randn(200, 4, generator=numbers), 1).to(device)
     update = Update(learner, Pool(images, targets), settings, "dihedral", dtype, ranks)
     if not fast:
-        update.fast, update.sampler = None, sampling_copy(learner.model, dtype)
+        update.fast, update.fast_judge, update.sampler = None, None, sampling_copy(learner.model, dtype)
     run = runner(update) if captured else update
     update.generator.manual_seed(7)
     for i in range(updates):
         update.classified.copy_(torch.arange(i, i + len(update.classified)))
         update.everything.copy_(torch.arange(i + 50, i + 50 + len(update.everything)))
+        update.compared.copy_(torch.arange(i + 10, i + 10 + len(update.compared)))
         update.average_weight.fill_(learner.next_average_weight())
         run()
     return learner.state()["tensors"], update.sums / updates
@@ -62,10 +63,14 @@ def test_captured_update_gives_the_plain_updates_numbers(dtype: torch.dtype) -> 
         assert distance(captured, plain, part) < 0.05, part
 
 
-def test_captured_fast_update_is_as_exact_as_the_plain_one_in_bfloat16() -> None:
-    exact, exact_sums = trained(False, torch.float32, fast=False)
-    plain, _ = trained(False, torch.bfloat16, fast=False)
-    fast, fast_sums = trained(True, torch.bfloat16)
+AGREEMENT = {"consistency": 3.0, "consistency_batch": 64, "consistency_sharpening": 1.0, "gate": 0.0}
+
+
+@pytest.mark.parametrize("more", [{}, AGREEMENT])
+def test_captured_fast_update_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, float]) -> None:
+    exact, exact_sums = trained(False, torch.float32, fast=False, **more)
+    plain, _ = trained(False, torch.bfloat16, fast=False, **more)
+    fast, fast_sums = trained(True, torch.bfloat16, **more)
     torch.testing.assert_close(fast_sums, exact_sums, rtol=2e-2, atol=2e-2)
     for part in PARTS:
         assert distance(fast, exact, part) < 1.5 * distance(plain, exact, part), part
