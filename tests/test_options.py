@@ -36,5 +36,5 @@ def test_the_help_says_what_presets_set_also_where_the_default_is_open() -> None
     parser = Parser(prog="x")
     add_settings(parser)
     text = " ".join(parser.format_help().split())
-    assert "one pass over all training images takes) (standard: 128, best: 128)" in text
-    assert "(default: 12, paper: 120, quick: 30)" in text
+    assert "one pass over all training images takes) (standard: 128, best: 256)" in text
+    assert "(default: 12, paper: 120, best: 24, quick: 30)" in text
