@@ -125,6 +125,14 @@ class Settings:
         low=0,
         high=1,
     )
+    strong_colors: float = _option(
+        1.0,
+        "Images",
+        "how much light and colours change in strong views: all (1), or less, down to not at all (0), where they tell "
+        "classes apart",
+        low=0,
+        high=1,
+    )
     mix: float = _option(
         0.0,
         "Images",

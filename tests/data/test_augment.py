@@ -49,11 +49,11 @@ def test_channels_move_together_and_shape_stays(kind: str) -> None:
 LIMITS = ("ROTATION", "ZOOM", "SHEAR", "MOVE", "BRIGHTNESS", "CONTRAST", "SATURATION", "HIDDEN")
 
 
-def strong(monkeypatch: pytest.MonkeyPatch, images: torch.Tensor, **limits: float) -> torch.Tensor:
+def strong(monkeypatch: pytest.MonkeyPatch, images: torch.Tensor, colors: float = 1.0, **limits: float) -> torch.Tensor:
     """Strong views in which nothing happens but what is named."""
     for name in LIMITS:
         monkeypatch.setattr(f"ebpl.data.augment.{name}", limits.get(name, 0.0))
-    return strongly_augment(images, "none", 0, torch.Generator().manual_seed(0))
+    return strongly_augment(images, "none", 0, torch.Generator().manual_seed(0), colors)
 
 
 def pictures(channels: int = 3, count: int = 200, size: int = 8) -> torch.Tensor:
@@ -100,6 +100,15 @@ def test_light_and_colour_change_as_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert not torch.allclose(paler, images)
     gray = images[:, :1].expand(-1, 3, -1, -1)
     torch.testing.assert_close(strong(monkeypatch, gray, SATURATION=0.8), gray)
+
+
+def test_light_and_colours_change_by_a_share_of_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = 0.2 * torch.rand(6, 3, 12, 12, generator=torch.Generator().manual_seed(5)) - 0.1
+    limits = {"BRIGHTNESS": 0.4, "CONTRAST": 0.5, "SATURATION": 0.8}
+    torch.testing.assert_close(strong(monkeypatch, images, 0.0, **limits), images)
+    half, whole = (strong(monkeypatch, images, share, BRIGHTNESS=0.4) - images for share in (0.5, 1.0))
+    torch.testing.assert_close(2 * half, whole)
+    assert whole.abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("name", "limit"), [("ROTATION", 0.5), ("ZOOM", 0.2), ("SHEAR", 0.2), ("MOVE", 0.15)])

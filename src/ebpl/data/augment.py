@@ -48,10 +48,13 @@ def augment(images: Tensor, kind: str, max_shift: int, generator: torch.Generato
     return moved
 
 
-def strongly_augment(images: Tensor, kind: str, max_shift: int, generator: torch.Generator) -> Tensor:
+def strongly_augment(
+    images: Tensor, kind: str, max_shift: int, generator: torch.Generator, colors: float = 1.0
+) -> Tensor:
     """Views of the same kind, then turned, zoomed and slanted, in other light and colours, and partly hidden.
 
-    Images are (N, C, H, W) in [-1, 1], and so are the views. How much of each is drawn for every image.
+    Images are (N, C, H, W) in [-1, 1], and so are the views. How much of each is drawn for every image; light and
+    colours change by a share of what they may.
     """
     images = augment(images, kind, max_shift, generator)
     count, channels, height, width = images.shape
@@ -69,9 +72,10 @@ def strongly_augment(images: Tensor, kind: str, max_shift: int, generator: torch
 
     if channels > 1:
         gray = views.mean(1, keepdim=True)
-        views = gray + (1 + within(SATURATION, 1, 1, 1)) * (views - gray)
+        views = gray + (1 + within(colors * SATURATION, 1, 1, 1)) * (views - gray)
     middle = views.mean((1, 2, 3), keepdim=True)
-    views = middle + within(CONTRAST, 1, 1, 1).exp() * (views - middle) + within(BRIGHTNESS, 1, 1, 1)
+    contrast, brightness = (within(colors * most, 1, 1, 1) for most in (CONTRAST, BRIGHTNESS))
+    views = middle + contrast.exp() * (views - middle) + brightness
     views = views.clamp(-1, 1)
 
     half = HIDDEN / 2 * torch.rand(count, 1, generator=generator, device=device)

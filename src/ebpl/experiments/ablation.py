@@ -22,6 +22,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "agreement with confident classes alone": {"gate": 0.95, "consistency_sharpening": 0.0},
     "agreement counts a third": {"consistency": 1.0},
     "agreement of half as many images": {"consistency_batch": 128},
+    "strong views in milder colours": {"strong_colors": 0.4},
+    "strong views in the same colours": {"strong_colors": 0.0},
     "no images mixed": {"mix": 0.0},
     "all images mixed": {"mix": 1.0},
     "true labels as they come": {"labeled_share": 0.0},

@@ -177,7 +177,8 @@ class Update:
         return augment(images, self.augmentation, self.settings.max_shift, self.generator)
 
     def _strong(self, images: Tensor) -> Tensor:
-        return strongly_augment(images, self.augmentation, self.settings.max_shift, self.generator)
+        settings = self.settings
+        return strongly_augment(images, self.augmentation, settings.max_shift, self.generator, settings.strong_colors)
 
     def _drawn(self, share: float, count: int) -> Tensor:
         """For each of so many images whether it is among this share of them, (N, 1, 1, 1)."""
