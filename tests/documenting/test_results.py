@@ -48,7 +48,7 @@ def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
 def test_what_was_explored_is_shown_side_by_side() -> None:
     tried = {"changes": {"mix": 0.5}, "accuracy": 0.834, "ece": 0.07}
     stopped = {**tried, "updates": 12288, "on": "validation images"}
-    base = {"seed": 1, "base": {"strong": 0.5}, "updates": 4608}
+    base = {"seed": 1, "preset": "standard", "base": {"strong": 0.5}, "updates": 4608}
     for data, variants in (("blood", {"std": {**tried, "changes": {}}, "mix": tried}), ("cifar10", {"mix": tried})):
         write_json(
             Path(f"results/explored/mixing/{data}.json"),

@@ -47,6 +47,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "explored mixing": lambda root: results.explored(root, "mixing"),
     "explored energies": lambda root: results.explored(root, "energies"),
     "explored agreement": lambda root: results.explored(root, "agreement"),
+    "explored small": lambda root: results.explored(root, "small"),
     "moments": results.moments,
     "distances": results.distances,
     "outliers": lambda root: results.beyond(root, "outliers"),

@@ -61,7 +61,7 @@ def explored(root: Path, search: str) -> str:
         [_changed(name, tried), *(_accuracy_and_ece(each["variants"].get(name, {})) for each in tried)]
         for name in names
     ]
-    begun = f"From `standard` with {_settings(tried[0]['base'])}, {tried[0]['updates']:,} updates:"
+    begun = f"From `{tried[0]['preset']}` with {_settings(tried[0]['base'])}, {tried[0]['updates']:,} updates:"
     return f"{begun}\n\n{markdown_table(heads, lines)}"
 
 
