@@ -284,8 +284,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "standard": _STANDARD,
     # What was found to help on Blood and CIFAR-10. Strong views of all unlabelled images learn the posterior that the
     # averaged weights give to weak ones: it is calibrated, so it needs neither a gate nor sharpening. Mixed images keep
-    # the cross-entropy from zero, a quarter of true labels in every batch keeps the steps from drifting, and their
-    # labels are made sharper, as mixing made them flat. The energies may count less and be sampled in fewer steps.
+    # the cross-entropy from zero, a quarter of true labels in every batch keeps the steps from drifting, and
+    # pseudo-labels are made sharper, as mixing made them flat. The energies may count less and be sampled in fewer
+    # steps.
     "best": {
         **_STANDARD,
         "epochs": 24,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ledger import Record
 from ebpl.reporting.text import markdown_table
-from ebpl.settings import Settings, preset
+from ebpl.settings import PRESETS, Settings, preset
 
 if TYPE_CHECKING:
     from ebpl.experiments.cells import Cell
@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eight steps of half the length": {"steps": 8, "step_epochs": 1},
     "steps twice as long": {"step_epochs": 4},
     "initial training twice as long": {"epochs": 16},
-    "as long as the preset": {"epochs": 24, "step_epochs": 4},
+    "as long as the preset": {name: PRESETS["best"][name] for name in SHORT},
     "no augmentation": {"augment": "none"},
     "shifts of two pixels": {"max_shift": 2},
     "half of the images seen strongly": {"strong": 0.5},

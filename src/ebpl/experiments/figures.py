@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from matplotlib.ticker import MaxNLocator
 from ebpl.data.images import ImageSet
 from ebpl.experiments.cells import FEW_LABELS, PSEUDO_LABELS, Found
 from ebpl.experiments.ledger import details, digest
+from ebpl.experiments.table import METRICS
 from ebpl.files import write_bytes
+from ebpl.learning.curriculum import phases
 from ebpl.measuring.summary import spread
 from ebpl.methods import METHODS
 
@@ -141,15 +144,14 @@ def training_curves(data: str, pairs: Found, _: ImageSet | None) -> Any:
     if not drawn:
         return None
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.4))
-    for axis, (name, title) in zip(axes, {"accuracy": "accuracy %", "ece": "ECE %"}.items(), strict=True):
+    begun = list(accumulate(phase.epochs for phase in phases(drawn[0][0])))[:-1]
+    for axis, name in zip(axes, ("accuracy", "ece"), strict=True):
         for settings, curves in drawn:
             values = [100 * value for value in curves[f"validation_{name}"]]
             axis.plot(range(1, len(values) + 1), values, label=f"seed {settings.seed}", linewidth=1.4)
-        settings = drawn[0][0]
-        for step in range(settings.steps):
-            begun = settings.epochs + step * settings.step_epochs
-            axis.axvline(begun, color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
-        axis.set(xlabel="epoch (dashed: a step begins)", ylabel=title)
+        for epoch in begun:
+            axis.axvline(epoch, color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
+        axis.set(xlabel="epoch (dashed: a step begins)", ylabel=METRICS[name])
     axes[1].set_ylim(bottom=0)
     axes[0].legend(fontsize=8, frameon=False)
     figure.suptitle(data)
@@ -265,6 +267,7 @@ FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
     },
     "labels": {"labels": labels_curve},
     "best": {"curves": training_curves, "pseudo-labels": pseudo_label_accuracy},
+    "ablation": {},
 }
 
 

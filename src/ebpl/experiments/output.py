@@ -43,23 +43,16 @@ def write(
     """
     from ebpl.experiments.figures import draw
 
-    written = []
+    pages = {}
     if experiment == "table1":
-        for name, text in tables(cells, records).items():
-            written.append(folder / name)
-            write_text(written[-1], text)
-
-    if experiment == "ablation":
-        written.append(folder / "ablation.md")
+        pages = tables(cells, records)
+    elif experiment == "best":
+        pages = {"best.md": f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{past_the_paper(cells, records)}\n"}
+    elif experiment == "ablation":
         lines = ablation.rows(cells, records, settings)
-        write_text(written[-1], f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n")
-        return written
-
-    if experiment == "best":
-        written.append(folder / "best.md")
-        datasets = list(dict.fromkeys(cell.data for cell in cells))
-        lines = table.against_the_paper(datasets, table.measured(cells, records, "last"))
-        write_text(written[-1], f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{table.markdown(lines)}\n")
+        pages = {"ablation.md": f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n"}
+    for name, text in pages.items():
+        write_text(folder / name, text)
 
     @cache
     def images(data: str) -> ImageSet | None:
@@ -68,12 +61,21 @@ def write(
         except EbplError:
             return None
 
-    return written + draw(folder, experiment, found(cells, records), images)
+    return [folder / name for name in pages] + draw(folder, experiment, found(cells, records), images)
+
+
+def past_the_paper(cells: Sequence[Cell], records: Sequence[Record]) -> str:
+    """EBPL's last weights, for which no label but the training labels was used, beside the paper's own best."""
+    return table.markdown(table.against_the_paper(_datasets(cells), table.measured(cells, records, "last")))
+
+
+def _datasets(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(cell.data for cell in cells))
 
 
 def tables(cells: Sequence[Cell], records: Sequence[Record]) -> dict[str, str]:
     """Table 1 in all its forms, by file name."""
-    datasets = list(dict.fromkeys(cell.data for cell in cells))
+    datasets = _datasets(cells)
     made, parts = {}, []
     for which, title in SELECTIONS.items():
         entries = table.measured(cells, records, which)

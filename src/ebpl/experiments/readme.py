@@ -12,8 +12,9 @@ from statistics import fmean
 
 from ebpl.errors import DataError
 from ebpl.experiments import table
-from ebpl.experiments.cells import PAST_DATASETS, PSEUDO_LABELS, Cell, cells, found
+from ebpl.experiments.cells import PSEUDO_LABELS, Cell, cells, found
 from ebpl.experiments.ledger import GUARD, INCIDENTAL, Record, load
+from ebpl.experiments.output import past_the_paper
 from ebpl.experiments.table import METRICS
 from ebpl.files import write_text
 from ebpl.methods import METHODS
@@ -87,9 +88,8 @@ def table1(records: Sequence[Record]) -> str:
 
 
 def best(records: Sequence[Record]) -> str:
-    """The preset `best` beside the paper's own best: no label but the training labels was used for ours."""
-    chosen = cells("best", None, range(5), preset("best"))
-    return table.markdown(table.against_the_paper(PAST_DATASETS, table.measured(chosen, records, "last")))
+    """The preset `best` beside the paper's own best."""
+    return past_the_paper(cells("best", None, range(5), preset("best")), records)
 
 
 def presets(records: Sequence[Record]) -> str:
