@@ -14,8 +14,8 @@ from ebpl.settings import PRESETS, Settings, preset
 if TYPE_CHECKING:
     from ebpl.experiments.cells import Cell
 
-SHORT = {"epochs": 8, "step_epochs": 2}
-"""A schedule on which all variants can be afforded: two fifths of the updates of `best`."""
+SHORT = {"epochs": 8, "step_epochs": 2, "epoch_updates": 128}
+"""A schedule on which all variants can be afforded: a fifth of the updates of `best`."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "no agreement of views": {"consistency": 0.0},
