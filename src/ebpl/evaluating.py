@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ebpl.data.load import load
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError
 from ebpl.files import write_json
+from ebpl.learning.curriculum import tempered
 from ebpl.learning.prediction import predict
 from ebpl.learning.telling import curves, details, image_counts, steps
 from ebpl.measuring.calibration import Floats, Labels
@@ -99,11 +101,12 @@ def finish(run: Run, images: ImageSet, trainer: Trainer) -> None:
         title: str = run.settings.method
         draw_reliability(run.path / "reliability.png", {title: (probabilities, images.test.labels)}, run.log)
         arrays = {**_answers(probabilities), **arrays}
-        last = _predicted(trainer.learner.predictor, run.settings, images.test)
+        last = tempered(_predicted(trainer.learner.predictor, run.settings, images.test), trainer.temperature)
         result["last"] = {"metrics": measure(last, images.test.labels)}
     result["images"] = image_counts(trainer)
     if arrays:
         run.save_details(arrays)
+    result["check"] = asdict(trainer.check) if trainer.check else None
     result["pseudo_labels"] = steps(trainer)
     result["curves"] = curves(trainer)
     if trainer.method.density:

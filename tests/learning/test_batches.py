@@ -69,3 +69,12 @@ def test_processes_share_the_same_order() -> None:
     halves = [ordered(Ranks(2, index), consistency=1.0, labeled_share=0.5) for index in range(2)]
     for name in ("classified", "everything", "compared"):
         assert torch.equal(torch.cat([getattr(half, name) for half in halves], 1), getattr(whole, name))
+
+
+def test_labels_that_wait_are_compared_like_images_without_and_not_classified() -> None:
+    chosen = quick(consistency=1.0, batch_size=8, consistency_batch=8)
+    order = epoch_order(6, 20, [], [], 40, chosen, ALONE, torch.Generator().manual_seed(0), waiting=2)
+    assert set(order.classified.flatten().tolist()) == set(range(4))
+    assert set(order.everything.flatten().tolist()) == set(range(20))
+    assert order.compared is not None
+    assert set(order.compared.flatten().tolist()) == set(range(4, 20))

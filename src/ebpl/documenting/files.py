@@ -65,6 +65,7 @@ RESULT = {
     "chosen": "phase and epoch of the chosen weights, and what chose them",
     "last": "measures of the last averaged weights, which need no labels to be chosen",
     "images": "how many were labelled (by class), unlabelled, for validation and for the test",
+    "check": "what labels that waited (`held_back`) have shown of the confidence; null where none did",
     "pseudo_labels": "for each step: images with a pseudo-label, share of right ones if known, images left out",
     "curves": "some columns of `metrics.csv` in few digits",
     "training_energies": "201 quantiles of the training images' energies, from which outliers are judged",

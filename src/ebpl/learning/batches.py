@@ -40,8 +40,9 @@ def epoch_order(
     settings: Settings,
     ranks: Ranks,
     generator: torch.Generator,
+    waiting: int = 0,
 ) -> Order:
-    """The order of an epoch over a pool that begins with its labelled images.
+    """The order of an epoch over a pool that begins with its labelled images, the last of which may have to wait.
 
     Unlabelled ones are counted from the first of them: those that were chosen are classified as well, those that were
     rejected are not learned from.
@@ -59,9 +60,9 @@ def epoch_order(
     everything = torch.arange(total)
     if rejected:
         everything = everything[~torch.isin(everything, positions(rejected))]
-    unlabeled = everything[everything >= labeled]
+    unlabeled = everything[everything >= labeled - waiting]
     size, known = settings.batch_size, round(settings.labeled_share * settings.batch_size)
-    true, pseudo = torch.arange(labeled), positions(chosen)
+    true, pseudo = torch.arange(labeled - waiting), positions(chosen)
     if 0 < known < size and len(pseudo):
         both = [table(true, known), table(pseudo, size - known)]
         classified = torch.cat(both, 1)[:, torch.randperm(size, generator=generator)]

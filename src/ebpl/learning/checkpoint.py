@@ -67,6 +67,8 @@ def trusted(folder: Path, state: dict[str, Any], targets: torch.Size) -> Iterato
             for name, rule in _RULES.items():
                 if (part is state or name not in ("guard", "seconds")) and not rule(part[name]):
                     raise ValueError(f"{name} is not what it should be")
+            if not _is_check(part.get("check")):
+                raise ValueError("check is not what it should be")
             if part["targets"].shape != targets:
                 raise ValueError("it is for other images or classes")
         yield
@@ -87,6 +89,10 @@ def _is_history(value: Any) -> bool:
 
 def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, int) for each in value)
+
+
+def _is_check(value: Any) -> bool:
+    return value is None or (all(is_number(number) for number in value.values()) and value["temperature"] > 0)
 
 
 def _is_best(value: Any) -> bool:

@@ -71,9 +71,14 @@ def pseudo_targets(
     """Target distributions of the chosen images: a posterior at a temperature (soft) or the predicted class."""
     probabilities: NDArray[np.float64] = predictions.probabilities[chosen]
     if kind == "soft":
-        if temperature == 1:
-            return probabilities
-        sharp = (probabilities / probabilities.max(1, keepdims=True)) ** (1 / temperature)
-        return np.asarray(sharp / sharp.sum(1, keepdims=True))
+        return tempered(probabilities, temperature)
     hard: NDArray[np.float64] = np.eye(probabilities.shape[1])[probabilities.argmax(1)]
     return hard
+
+
+def tempered(probabilities: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Probabilities (N, C) as they are when the scores behind them are divided by a temperature."""
+    if temperature == 1:
+        return probabilities
+    powers = (probabilities / probabilities.max(1, keepdims=True)) ** (1 / temperature)
+    return np.asarray(powers / powers.sum(1, keepdims=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.learning import checkpoint
 from ebpl.learning.batches import epoch_order
-from ebpl.learning.curriculum import Phase, phases, rate_factor
+from ebpl.learning.checking import Check, cooled, run_check, waiting
+from ebpl.learning.curriculum import Phase, phases, rate_factor, tempered
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
 from ebpl.learning.prediction import Predictions, features_together, predict_together
@@ -65,6 +67,7 @@ class Trainer:
         self.rejected: list[int] = []
         """Positions among them that do not belong, and are not learned from."""
         self.pseudo_label_accuracy: float | None = None
+        self.check: Check | None = None
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.guard = Guard.of(settings)
@@ -74,11 +77,14 @@ class Trainer:
         """Updates of this epoch that the guard found good and the bar has counted."""
 
     def _prepare_data(self) -> None:
-        """Training images on the device, labelled ones first; validation images beside them."""
+        """Training images on the device, labelled ones first, those that wait last of them; validation images too."""
         data = self.data
         parts = split_for(data, self.settings)
         self.labeled_count = len(parts.labeled)
-        order = np.concatenate([parts.labeled, parts.unlabeled])
+        waits = waiting(data.train.labels[parts.labeled], self.settings.held_back, self.settings.seed)
+        self.waiting = int(waits.sum())
+        labeled = parts.labeled[np.argsort(waits, kind="stable")]
+        order = np.concatenate([labeled, parts.unlabeled])
         self.unlabeled = data.train.take(parts.unlabeled)
         self.unlabeled_index = parts.unlabeled
         held_out = data.train.take(parts.validation)
@@ -86,7 +92,7 @@ class Trainer:
             held_out = data.validation.take(np.flatnonzero(data.validation.labeled))
         self.validation = held_out if len(held_out) else None
         targets = torch.zeros(len(order), len(data.classes))
-        labels = torch.from_numpy(data.train.labels[parts.labeled])
+        labels = torch.from_numpy(data.train.labels[labeled])
         targets[torch.arange(self.labeled_count), labels] = 1
         self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device))
         self.validation_images = self._on_device(held_out.pixels) if self.validation else None
@@ -159,6 +165,8 @@ class Trainer:
         self.progress.say(text)
 
     def _end_phase(self) -> None:
+        if self.phase == 0 and self.waiting:
+            run_check(self)
         self.phase, self.epoch = self.phase + 1, 0
         self._save_best()
         self._keep(save=True)
@@ -229,6 +237,7 @@ class Trainer:
             self.settings,
             self.ranks,
             generator,
+            0 if self.phase else self.waiting,
         )
         places = [(update.classified, order.classified), (update.everything, order.everything)]
         if order.compared is not None:
@@ -257,6 +266,11 @@ class Trainer:
         """What the weights to be kept say of these images, the same in every process."""
         return predict_together(self.learner.predictor, images, self.dtype, self.ranks)
 
+    @property
+    def temperature(self) -> float:
+        """By which class scores are divided in what is kept."""
+        return self.check.temperature if self.check else 1.0
+
     def features(self, images: Tensor) -> np.ndarray:
         """What the heads of these weights see of images, the same in every process."""
         return features_together(self.learner.predictor, images, self.dtype, self.ranks)
@@ -269,7 +283,7 @@ class Trainer:
             row["pseudo_label_accuracy"] = self.pseudo_label_accuracy
         score = float(len(self.history))
         if self.validation is not None and self.validation_images is not None:
-            probabilities = self.predict(self.validation_images).probabilities
+            probabilities = tempered(self.predict(self.validation_images).probabilities, self.temperature)
             score = accuracy(probabilities, self.validation.labels)
             row["validation_accuracy"] = score
             row["validation_ece"] = expected_calibration_error(probabilities, self.validation.labels)
@@ -331,6 +345,7 @@ class Trainer:
             "chosen": self.chosen,
             "rejected": self.rejected,
             "pseudo_label_accuracy": self.pseudo_label_accuracy,
+            "check": asdict(self.check) if self.check else None,
             "history": list(self.history),
             "best": self.best,
         }
@@ -342,6 +357,8 @@ class Trainer:
         self.rejected = state["rejected"]
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
         self.history, self.best = list(state["history"]), state["best"]
+        kept = state.get("check")  # not in checkpoints of before there was one
+        self.check = Check(**kept) if kept else None
 
     def _keep(self, save: bool) -> None:
         """Remember a healthy state as the one to go back to, and write a checkpoint if it is time.
@@ -368,7 +385,7 @@ class Trainer:
             chosen = {key: self.best[key] for key in ("phase", "epoch")}
             chosen["by"] = "validation accuracy" if self.validation else "last epoch"
             description = describe_model(self.learner.model, self.data, chosen)
-            self.run.save_model(self.best["weights"], description)
+            self.run.save_model(cooled(self.best["weights"], self.temperature), description)
 
 
 def _each(state: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Labels that wait: before they join the training, they tell how far its confidence can be believed.
+
+They are the only honest witnesses there are without validation data, and none of them is lost: when the curriculum
+begins, they are learned from like all others. They are few, so the confidence is left alone unless they prove it wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ebpl.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from ebpl.learning.trainer import Trainer
+
+PROOF = 2.0
+"""In nats: a temperature must be seven times as likely as none to be believed."""
+EXPECTED = 0.5
+"""How far from 0 the logarithm of a temperature is thought to lie before any label has been looked at. A handful of
+labels that are all right would otherwise make certain what was a guess."""
+TEMPERATURES = np.exp(np.linspace(-1, 1, 101) * np.log(4))
+"""From a quarter to four; the one in the middle is 1."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the labels that waited have shown."""
+
+    images: int
+    accuracy: float
+    confidence: float
+    proof: float
+    """The logarithm of how much likelier than 1 the likeliest temperature is, after these labels."""
+    temperature: float
+    """By which class scores are divided in what is kept: the likeliest if that is proof enough, else 1."""
+
+    @staticmethod
+    def of(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Check:
+        """Compare probabilities (N, C) with the labels of images that the model has not learned from."""
+        scores = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+        losses = np.array([_loss(scores / temperature, labels) for temperature in TEMPERATURES])
+        losses += (np.log(TEMPERATURES) / EXPECTED) ** 2 / 2
+        proof = float(losses[len(losses) // 2] - losses.min())
+        return Check(
+            len(labels),
+            float((probabilities.argmax(1) == labels).mean()),
+            float(probabilities.max(1).mean()),
+            proof,
+            float(TEMPERATURES[losses.argmin()]) if proof >= PROOF else 1.0,
+        )
+
+    def __str__(self) -> str:
+        found = f"{self.images} labels that waited: {100 * self.accuracy:.1f} % right"
+        found = f"{found} at a confidence of {100 * self.confidence:.1f} %"
+        if self.temperature == 1:
+            return f"{found}, which proves nothing against it"
+        return f"{found}, so scores are divided by {self.temperature:.2f} in what is kept"
+
+
+def _loss(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """The negative log-likelihood of the labels, summed."""
+    return float((np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(labels)), labels]).sum())
+
+
+def waiting(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+    """Which of the labelled images wait: this share of every class, rounded down, so that none is without labels."""
+    random = np.random.RandomState(derived_seed(seed, "waiting") % 2**32)
+    chosen = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        own = random.permutation(np.flatnonzero(labels == label))
+        chosen[own[: int(share * len(own) + 1e-9)]] = True
+    return chosen
+
+
+def run_check(trainer: Trainer) -> None:
+    """Let the labels that wait judge the weights that would be kept now."""
+    here = slice(trainer.labeled_count - trainer.waiting, trainer.labeled_count)
+    labels = trainer.pool.targets[here].argmax(1).cpu().numpy()
+    trainer.check = Check.of(trainer.predict(trainer.pool.images[here]).probabilities, labels)
+    trainer.say(str(trainer.check))
+
+
+def cooled(weights: dict[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """The weights of a model whose class scores are divided by a temperature."""
+    return {
+        name: tensor / temperature if name.startswith("classifier.") else tensor for name, tensor in weights.items()
+    }

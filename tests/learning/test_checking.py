@@ -1,0 +1,187 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+
+import ebpl
+from ebpl.errors import RunError
+from ebpl.learning import checking, checkpoint
+from ebpl.learning.checking import EXPECTED, PROOF, Check, cooled, waiting
+from ebpl.learning.curriculum import tempered
+from ebpl.learning.trainer import Trainer
+from ebpl.model.hybrid import Architecture
+from ebpl.reporting.progress import Silent
+from ebpl.runs import Run
+from tests.helpers import blobs, quick, random_images
+
+
+def drawn(count: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Posteriors, and labels drawn from them: a confidence that is right."""
+    random = np.random.default_rng(seed)
+    powers = np.exp(3 * random.normal(size=(count, 5)))
+    probabilities = powers / powers.sum(1, keepdims=True)
+    return probabilities, np.array([random.choice(5, p=row) for row in probabilities])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
+def test_a_share_of_every_class_waits_and_no_class_is_left_without_labels(share: float) -> None:
+    labels = np.repeat(np.arange(4), [1, 4, 10, 35])
+    waits = waiting(labels, share, seed=3)
+    assert [int(waits[labels == c].sum()) for c in range(4)] == [int(share * n) for n in (1, 4, 10, 35)]
+    np.testing.assert_array_equal(waits, waiting(labels, share, seed=3))
+
+
+def test_another_seed_lets_others_wait() -> None:
+    labels = np.repeat(np.arange(4), 10)
+    assert (waiting(labels, 0.3, seed=0) != waiting(labels, 0.3, seed=1)).any()
+
+
+@pytest.mark.parametrize("wrong_by", [0.5, 2.0])
+def test_a_confidence_that_is_wrong_is_proven_wrong_and_mended(wrong_by: float) -> None:
+    probabilities, labels = drawn(400)
+    wrong = tempered(probabilities, wrong_by)
+    check = Check.of(wrong, labels)
+    right = float((probabilities.argmax(1) == labels).mean())
+    assert check.images == 400
+    assert check.accuracy == pytest.approx(right)
+    assert check.confidence == pytest.approx(wrong.max(1).mean())
+    assert check.proof > PROOF
+    assert check.temperature == pytest.approx(1 / wrong_by, rel=0.2)
+    mended = tempered(wrong, check.temperature)
+    assert abs(mended.max(1).mean() - right) < 0.3 * abs(wrong.max(1).mean() - right)
+
+
+def test_the_temperature_is_the_likeliest_one() -> None:
+    probabilities, labels = drawn(300)
+    wrong = tempered(probabilities, 1.7)
+
+    def loss(logarithm: float) -> float:
+        likelihood = np.log(tempered(wrong, np.exp(logarithm))[np.arange(300), labels]).sum()
+        return float(-likelihood - norm.logpdf(logarithm, scale=EXPECTED))
+
+    best = minimize_scalar(loss, bounds=(-1, 1), method="bounded")
+    check = Check.of(wrong, labels)
+    assert np.log(check.temperature) == pytest.approx(best.x, abs=0.02)
+    assert check.proof == pytest.approx(loss(0) - best.fun, abs=0.05)
+
+
+def test_a_confidence_that_is_right_is_left_alone_nine_times_out_of_ten() -> None:
+    left_alone = [Check.of(*drawn(100, seed)).temperature == 1 for seed in range(100)]
+    assert np.mean(left_alone) > 0.9
+
+
+def test_few_labels_that_are_all_right_make_nothing_certain() -> None:
+    probabilities = np.tile([0.6, 0.2, 0.2], (4, 1))
+    assert Check.of(probabilities, np.zeros(4, int)).temperature == 1
+    many = Check.of(np.repeat(probabilities, 3, axis=0), np.zeros(12, int))
+    assert 0.4 < many.temperature < 1
+
+
+def test_certain_predictions_that_are_wrong_are_counted_too() -> None:
+    check = Check.of(np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 1]))
+    assert np.isfinite(check.proof)
+    assert check.temperature > 1
+
+
+def test_what_was_found_is_told() -> None:
+    assert str(Check(102, 0.931, 0.845, 5.8, 0.62)) == (
+        "102 labels that waited: 93.1 % right at a confidence of 84.5 %, so scores are divided by 0.62 in what is kept"
+    )
+    assert str(Check(16, 0.875, 0.85, 0.1, 1.0)).endswith("85.0 %, which proves nothing against it")
+
+
+def test_cooled_weights_give_the_tempered_posterior_and_the_same_energies() -> None:
+    model = Architecture(10, 1, 1, 3, "diagonal").build().initialise(torch.Generator().manual_seed(0))
+    before = ebpl.predict(model, random_images(20, 8, 8))
+    model.load_state_dict(cooled(model.state_dict(), 0.5))
+    after = ebpl.predict(model, random_images(20, 8, 8))
+    np.testing.assert_allclose(after.probabilities, tempered(before.probabilities, 0.5), rtol=1e-5)
+    np.testing.assert_array_equal(after.energies, before.energies)
+
+
+def test_labels_that_wait_are_not_learned_from_before_the_first_step() -> None:
+    data = blobs()
+    training = Trainer(Run.create("run", quick(held_back=0.4, steps=1), data, {}), data, Silent())
+    assert (training.labeled_count, training.waiting) == (15, 6)
+    taught: dict[int, set[int]] = {0: set(), 1: set()}
+
+    class Watch(Silent):
+        def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+            taught[training.phase] |= set(training.update.classified.tolist())
+
+    training.progress = Watch()
+    training.train()
+    assert taught[0] <= set(range(9))
+    assert taught[1] & set(range(9, 15))
+    labels = training.pool.targets[:15].argmax(1)
+    assert labels[9:].bincount().tolist() == [2, 2, 2]
+
+
+def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = blobs()
+    runs = {}
+    for name, proof in (("corrected", 0.0), ("as it is", np.inf)):
+        monkeypatch.setattr(checking, "PROOF", proof)
+        runs[name] = ebpl.train(data, quick(held_back=0.4), run=name)
+    results = {name: run.metrics() for name, run in runs.items()}
+    check = results["corrected"]["check"]
+    assert check["images"] == 6
+    assert check["temperature"] != 1
+    assert results["as it is"]["check"] == {**check, "temperature": 1.0}
+    assert data.test is not None
+    raw, kept = (
+        ebpl.predict(runs[name].load_model()[0], data.test.pixels).probabilities for name in ("as it is", "corrected")
+    )
+    np.testing.assert_allclose(kept, tempered(raw, check["temperature"]), rtol=1e-4, atol=1e-7)
+    confidence = kept.max(1).mean() - (kept.argmax(1) == data.test.labels).mean()
+    for which in (results["corrected"], results["corrected"]["last"]):
+        assert which["metrics"]["overconfidence"] == pytest.approx(confidence, abs=1e-5)
+    listed = [Path(name, "pseudo_labels", "step-4.csv").read_text() for name in runs]
+    assert listed[0] == listed[1]
+    assert "labels that waited" in Path("corrected/train.log").read_text()
+
+
+def test_a_run_that_was_stopped_remembers_what_the_labels_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "PROOF", 0.0)
+    whole = ebpl.train(blobs(), quick(held_back=0.4), run="whole")
+
+    class Stop(Silent):
+        def epoch(self, line: str) -> None:
+            if line.startswith("step 2"):
+                raise KeyboardInterrupt
+
+    data = blobs()
+    run = Run.create("stopped", quick(held_back=0.4), data, {})
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(run, data, Stop()).train()
+    resumed = ebpl.resume("stopped", data=data)
+    assert resumed.metrics()["check"] == whole.metrics()["check"]
+    assert resumed.metrics()["metrics"] == whole.metrics()["metrics"]
+
+
+def test_a_check_from_a_stranger_is_looked_at() -> None:
+    data = blobs()
+    run = Run.create("run", quick(held_back=0.4, pseudo_labels="none"), data, {})
+    Trainer(run, data, Silent()).train()
+    state = checkpoint.load(run.checkpoints, print)
+    assert state is not None
+    state["check"]["temperature"] = -1.0
+    checkpoint.save(run.checkpoints, 3, state)
+    with pytest.raises(RunError, match="check is not what it should be"):
+        Trainer(run, data, Silent()).train()
+
+
+def test_checkpoints_of_before_there_was_a_check_go_on() -> None:
+    data = blobs()
+    run = Run.create("run", quick(pseudo_labels="none"), data, {})
+    training = Trainer(run, data, Silent())
+    training.train()
+    state = training._snapshot()
+    del state["check"]
+    training._restore(state)
+    assert training.check is None
+    assert training.temperature == 1
