@@ -29,6 +29,8 @@ docs: .venv/docs  ## build the documentation into site/; it needs nothing from o
 reproduced: .venv/core  ## write tables and figures of reproduced/ anew from results/; draws images where EBPL_DATA has them
 	$(BIN)/ebpl reproduce table1 --draw-only --datasets $(shell $(BIN)/python -c "from ebpl.experiments.readme import SHOWN; print(','.join(SHOWN))")
 	$(BIN)/ebpl reproduce labels --draw-only
+	$(BIN)/ebpl reproduce best --draw-only
+	$(BIN)/ebpl reproduce ablation --draw-only
 	rm -f reproduced/*.svg
 
 readme: .venv/core  ## write the numbers in README.md anew from results/

@@ -45,6 +45,17 @@ def test_an_experiment_past_the_paper_is_shown_without_empty_columns() -> None:
     ]
 
 
+def test_what_was_explored_says_in_which_way_the_confidence_was_wrong() -> None:
+    tried = {"changes": {"mix": 0.5}, "accuracy": 0.5, "ece": 0.04}
+    base = {"data": "svhn", "seed": 0, "preset": "quick", "base": {"mix": 0.0}, "updates": 100}
+    variants = {"sure": {**tried, "overconfidence": 0.04}, "unsure": {**tried, "overconfidence": -0.04}}
+    write_json(Path("results/explored/unsure/svhn.json"), {**base, "variants": variants})
+    assert [line.split("|")[2].strip() for line in results.explored(Path(), "unsure").splitlines()[-2:]] == [
+        "50.0 / 4.0 (too sure)",
+        "50.0 / 4.0 (too unsure)",
+    ]
+
+
 def test_what_was_explored_is_shown_side_by_side() -> None:
     tried = {"changes": {"mix": 0.5}, "accuracy": 0.834, "ece": 0.07}
     stopped = {**tried, "updates": 12288, "on": "validation images"}

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from ebpl.documenting import commands, data, files, guarding, ledger, measures, python, results, settings
 from ebpl.errors import UsageError, did_you_mean
+from ebpl.experiments.ablation import base
+from ebpl.settings import preset
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -43,11 +45,13 @@ MADE: dict[str, Callable[[Path], str]] = {
     "table of digits": lambda root: results.of_readme(root, "digits"),
     "table of results": results.table1,
     "best": lambda root: results.of_readme(root, "best"),
-    "ablation": results.ablated,
+    "ablation": lambda root: results.ablated(root, base()),
+    "ablation at full length": lambda root: results.ablated(root, preset("best")),
     "explored mixing": lambda root: results.explored(root, "mixing"),
     "explored energies": lambda root: results.explored(root, "energies"),
     "explored agreement": lambda root: results.explored(root, "agreement"),
     "explored small": lambda root: results.explored(root, "small"),
+    "explored unsure": lambda root: results.explored(root, "unsure"),
     "moments": results.moments,
     "distances": results.distances,
     "outliers": lambda root: results.beyond(root, "outliers"),

@@ -16,7 +16,7 @@ from ebpl.experiments.cells import PAPER_DATASETS, Cell, cells
 from ebpl.experiments.ledger import Record, load
 from ebpl.experiments.readme import SHOWN, TABLES
 from ebpl.reporting.text import markdown_table
-from ebpl.settings import preset
+from ebpl.settings import Settings, preset
 
 
 def of_readme(root: Path, name: str) -> str:
@@ -42,9 +42,8 @@ def distances(root: Path) -> str:
     return table.markdown(table.distances(datasets, measured))
 
 
-def ablated(root: Path) -> str:
-    """What each part of the preset `best` is worth."""
-    settings = ablation.base()
+def ablated(root: Path, settings: Settings) -> str:
+    """What each part of these settings is worth."""
     chosen = cells("ablation", None, range(5), settings)
     return ablation.markdown(ablation.rows(chosen, _records(root), settings))
 
@@ -78,8 +77,11 @@ def _settings(changes: dict[str, Any]) -> str:
 def _accuracy_and_ece(variant: dict[str, Any]) -> str:
     if not variant:
         return ""
-    where = f" ({variant['on']})" if "on" in variant else ""
-    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{where}"
+    more = [variant["on"]] if "on" in variant else []
+    if "overconfidence" in variant:
+        more.append("too sure" if variant["overconfidence"] > 0 else "too unsure")
+    told = f" ({', '.join(more)})" if more else ""
+    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{told}"
 
 
 def beyond(root: Path, experiment: str) -> str:

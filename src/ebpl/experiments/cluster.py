@@ -45,7 +45,7 @@ def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) ->
             except ray.exceptions.RayError as error:
                 records, failures = [], {cell: str(error).splitlines()[0] for cell in family}
             for record in records:
-                ledger.save(record, work.results)
+                work.keep(record)
             work.failures |= failures
             done += 1
             work.say(f"{done} of {done + len(waiting)} tasks are done: {family[0].trunk}")

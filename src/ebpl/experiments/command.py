@@ -89,6 +89,7 @@ def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_di
 
     deadline = time.monotonic() + options.time_limit
     work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, _say, data_dir, deadline)
+    work.with_details = options.experiment != "ablation"  # of which no single images are shown
     try:
         if options.ray:
             from ebpl.experiments.cluster import reproduce_on

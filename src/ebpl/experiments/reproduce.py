@@ -60,6 +60,8 @@ class Reproduction:
     data_dir: Path | None = None
     deadline: float = float("inf")
     """On the clock of `time.monotonic`; what runs then is stopped after saving its last epoch."""
+    with_details: bool = True
+    """Whether records carry what single images and samples are drawn from: nine tenths of their size."""
     failures: dict[Cell, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
@@ -120,12 +122,18 @@ class Reproduction:
         new = set(self._missing(cells))
         for cell, run in opened.items():
             if run.finished and cell in new:
-                ledger.save(ledger.record_of(run), self.results)
+                self.keep(ledger.record_of(run))
             elif run.path in errors:
                 self.failures[cell] = str(errors[run.path])
                 self.say(f"{cell} failed: {errors[run.path]}")
         self.seconds += [(time.monotonic() - started) / len(unfinished)] * len(unfinished)
         self._tell()
+
+    def keep(self, record: ledger.Record) -> None:
+        """Put a record into the ledger."""
+        if not self.with_details:
+            record.pop("details", None)
+        ledger.save(record, self.results)
 
     def _opened(self, cell: Cell, images: ImageSet) -> Run:
         """The cell's run: as it was left, branched from the one without pseudo-labels, or new."""
