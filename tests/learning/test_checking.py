@@ -1,3 +1,4 @@
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +90,22 @@ def test_certain_predictions_that_are_wrong_are_counted_too() -> None:
 
 def test_what_was_found_is_told() -> None:
     assert str(Check(102, 0.931, 0.845, 5.8, 0.62)) == (
-        "102 labels that waited: 93.1 % right at a confidence of 84.5 %, so scores are divided by 0.62 in what is kept"
+        "Of 102 labels that waited for the first step, 93.1 % were predicted right at a mean confidence of 84.5 %: "
+        "too unsure, so class scores are divided by 0.62 in what is kept."
     )
-    assert str(Check(16, 0.875, 0.85, 0.1, 1.0)).endswith("85.0 %, which proves nothing against it")
+    assert str(Check(80, 0.8, 0.9, 3.0, 1.5)).endswith(
+        "90.0 %: too sure, so class scores are divided by 1.50 in what is kept."
+    )
+    assert str(Check(16, 0.875, 0.85, 0.1, 1.0)).endswith("85.0 %, which proves nothing against it.")
+
+
+def test_what_was_written_down_is_read_with_suspicion() -> None:
+    check = Check(102, 0.931, 0.845, 5.8, 0.62)
+    assert Check.stored(asdict(check)) == check
+    for wrong in (None, "check", {}, {**asdict(check), "more": 1}, {**asdict(check), "accuracy": "<b>"}):
+        assert Check.stored(wrong) is None
+    for temperature in (0.0, -1.0, float("nan")):
+        assert Check.stored({**asdict(check), "temperature": temperature}) is None
 
 
 def test_cooled_weights_give_the_tempered_posterior_and_the_same_energies() -> None:
@@ -142,7 +156,7 @@ def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: 
         assert which["metrics"]["overconfidence"] == pytest.approx(confidence, abs=1e-5)
     listed = [Path(name, "pseudo_labels", "step-4.csv").read_text() for name in runs]
     assert listed[0] == listed[1]
-    assert "labels that waited" in Path("corrected/train.log").read_text()
+    assert "Of 6 labels that waited for the first step" in Path("corrected/train.log").read_text()
 
 
 def test_a_run_that_was_stopped_remembers_what_the_labels_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 
 import ebpl
 from ebpl.data.images import ImageSet
+from ebpl.learning.checking import Check
 from ebpl.measuring.summary import NAMES, in_words
 from ebpl.reporting.card import model_card
 from ebpl.runs import Run
@@ -105,3 +106,8 @@ def test_names_of_classes_are_shown_as_they_are_and_make_no_markup() -> None:
         assert tag not in page
     labels = tables(text)[1]
     assert [name for name, _ in labels] == [" ".join(name.split()) for name in HOSTILE]
+
+
+def test_it_tells_what_labels_that_waited_have_shown() -> None:
+    run = ebpl.train(blobs(), quick(held_back=0.4, steps=1), run="run")
+    assert str(Check.stored(run.metrics()["check"])) in card(run)

@@ -6,16 +6,18 @@ begins, they are learned from like all others. They are few, so the confidence i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ebpl.seeds import derived_seed
+from ebpl.stored import is_number
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ebpl.learning.trainer import Trainer
 
 PROOF = 2.0
@@ -54,12 +56,23 @@ class Check:
             float(TEMPERATURES[losses.argmin()]) if proof >= PROOF else 1.0,
         )
 
+    @staticmethod
+    def stored(value: Any) -> Check | None:
+        """A check that was written down; None if there is none, or if it is not what it should be."""
+        names = {field.name for field in fields(Check)}
+        if not isinstance(value, dict) or value.keys() != names or not all(map(is_number, value.values())):
+            return None
+        return Check(**value) if value["temperature"] > 0 else None
+
     def __str__(self) -> str:
-        found = f"{self.images} labels that waited: {100 * self.accuracy:.1f} % right"
-        found = f"{found} at a confidence of {100 * self.confidence:.1f} %"
+        found = (
+            f"Of {self.images} labels that waited for the first step, {100 * self.accuracy:.1f} % were predicted right "
+            f"at a mean confidence of {100 * self.confidence:.1f} %"
+        )
         if self.temperature == 1:
-            return f"{found}, which proves nothing against it"
-        return f"{found}, so scores are divided by {self.temperature:.2f} in what is kept"
+            return f"{found}, which proves nothing against it."
+        wrong = "too sure" if self.temperature > 1 else "too unsure"
+        return f"{found}: {wrong}, so class scores are divided by {self.temperature:.2f} in what is kept."
 
 
 def _loss(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:

@@ -14,6 +14,7 @@ import torch
 
 from ebpl.errors import RunError, is_memory
 from ebpl.files import write_bytes
+from ebpl.learning.checking import Check
 from ebpl.stored import is_number
 
 KEPT = 2
@@ -67,7 +68,7 @@ def trusted(folder: Path, state: dict[str, Any], targets: torch.Size) -> Iterato
             for name, rule in _RULES.items():
                 if (part is state or name not in ("guard", "seconds")) and not rule(part[name]):
                     raise ValueError(f"{name} is not what it should be")
-            if not _is_check(part.get("check")):
+            if part.get("check") is not None and Check.stored(part["check"]) is None:
                 raise ValueError("check is not what it should be")
             if part["targets"].shape != targets:
                 raise ValueError("it is for other images or classes")
@@ -89,10 +90,6 @@ def _is_history(value: Any) -> bool:
 
 def _is_positions(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, int) for each in value)
-
-
-def _is_check(value: Any) -> bool:
-    return value is None or (all(is_number(number) for number in value.values()) and value["temperature"] > 0)
 
 
 def _is_best(value: Any) -> bool:

@@ -357,8 +357,7 @@ class Trainer:
         self.rejected = state["rejected"]
         self.pseudo_label_accuracy = state["pseudo_label_accuracy"]
         self.history, self.best = list(state["history"]), state["best"]
-        kept = state.get("check")  # not in checkpoints of before there was one
-        self.check = Check(**kept) if kept else None
+        self.check = Check.stored(state.get("check"))  # older checkpoints have none
 
     def _keep(self, save: bool) -> None:
         """Remember a healthy state as the one to go back to, and write a checkpoint if it is time.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebpl import __version__
+from ebpl.learning.checking import Check
 from ebpl.measuring.summary import NAMES, in_words
 from ebpl.methods import METHODS
 from ebpl.reporting.progress import duration
@@ -154,6 +155,8 @@ def _training(result: dict[str, Any]) -> list[str]:
         f"{literal(chosen['by'])}). Training took {duration(result['seconds'])}"
         + (f" and healed {healed} divergence{'s' * (healed > 1)}." if healed else ".")
     ]
+    if check := Check.stored(result.get("check")):
+        told.append(str(check))
     if steps := result.get("pseudo_labels"):
         rows = [
             (str(s["step"]), str(s["images"]), "not known" if s["accuracy"] is None else f"{100 * s['accuracy']:.1f} %")

@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 import ebpl
 from ebpl.errors import DataError, RunError, UsageError, WriteError
+from ebpl.learning.checking import Check
 from ebpl.reporting.page.make import page
 from ebpl.runs import Run
-from tests.helpers import class_folders, quick
+from tests.helpers import blobs, class_folders, quick
 from tests.learning.test_trainer import DIVERGING
 from tests.reporting.page.conftest import EVIL, named_blobs
 
@@ -151,6 +153,15 @@ def test_a_healed_divergence_is_shown() -> None:
     text = Page(page(run)).text
     assert "Training ran away and was brought back" in text
     assert healed[0]["reason"] in text
+
+
+def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothing_else_was_measured() -> None:
+    data = replace(blobs(), test=None)
+    found = Page(page(run := ebpl.train(data, quick(held_back=0.4), run="run"), data=data))
+    check = Check.stored(run.metrics()["check"])
+    assert str(check) in found.text
+    assert "accuracy before it" in found.text
+    assert "of 6 labels that waited for the first step" in found.text
 
 
 def test_other_images_can_be_shown_instead(trained: Trained) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.learning.checking import Check
 from ebpl.measuring import calibration, classification
 from ebpl.measuring.summary import NAMES, by_bin, in_words, measure
 from ebpl.reporting.page import charts
@@ -51,7 +52,11 @@ def training(stored: Stored, density: bool) -> Section:
             "Learning rate", history, [Line("learning_rate", "a", "learning rate")] if _varies(history) else []
         ),
     ]
-    return {"charts": [chart for chart in drawn if chart], "healed": [_healed(event) for event in stored.healed]}
+    return {
+        "charts": [chart for chart in drawn if chart],
+        "check": Check.stored(stored.result.get("check")),
+        "healed": [_healed(event) for event in stored.healed],
+    }
 
 
 def _varies(history: Sequence[dict[str, Any]]) -> bool:
