@@ -87,7 +87,7 @@ class Settings:
         0.0,
         "Schedule",
         "share of the labels of each class that wait until the first step to be learned from; until then they check "
-        "the confidence, which is corrected if they prove it wrong",
+        "the confidence, which is corrected if they prove it wrong (where that is 40 labels or more)",
         low=0,
         high=0.5,
     )

@@ -11,7 +11,7 @@ from scipy.stats import norm
 import ebpl
 from ebpl.errors import RunError
 from ebpl.learning import checking, checkpoint
-from ebpl.learning.checking import EXPECTED, PROOF, Check, cooled, waiting
+from ebpl.learning.checking import EXPECTED, FEWEST, PROOF, Check, cooled, waiting
 from ebpl.learning.curriculum import tempered
 from ebpl.learning.trainer import Trainer
 from ebpl.model.hybrid import Architecture
@@ -28,17 +28,38 @@ def drawn(count: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.in
     return probabilities, np.array([random.choice(5, p=row) for row in probabilities])
 
 
+@pytest.fixture
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the few labels of small data wait."""
+    monkeypatch.setattr(checking, "FEWEST", 1)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
 def test_a_share_of_every_class_waits_and_no_class_is_left_without_labels(share: float) -> None:
-    labels = np.repeat(np.arange(4), [1, 4, 10, 35])
+    counts = [1, 4, 35, 200]
+    labels = np.repeat(np.arange(4), counts)
     waits = waiting(labels, share, seed=3)
-    assert [int(waits[labels == c].sum()) for c in range(4)] == [int(share * n) for n in (1, 4, 10, 35)]
+    assert [int(waits[labels == c].sum()) for c in range(4)] == [int(share * n) for n in counts]
     np.testing.assert_array_equal(waits, waiting(labels, share, seed=3))
 
 
 def test_another_seed_lets_others_wait() -> None:
-    labels = np.repeat(np.arange(4), 10)
+    labels = np.repeat(np.arange(4), 50)
     assert (waiting(labels, 0.3, seed=0) != waiting(labels, 0.3, seed=1)).any()
+
+
+@pytest.mark.parametrize(("a_class", "waits"), [(FEWEST, True), (FEWEST - 1, False)])
+def test_where_too_few_would_wait_none_does_and_that_is_told(a_class: int, waits: bool) -> None:
+    assert waiting(np.repeat(np.arange(5), a_class), 0.2, seed=0).any() == waits
+    images = random_images(5 * a_class + 20, 8, 8)
+    labels = np.append(np.repeat(np.arange(5), a_class), np.full(20, -1))
+    data = ebpl.from_arrays(images, labels)
+    chosen = quick(held_back=0.2, epochs=1, pseudo_labels="none", validation_fraction=0.0)
+    run = ebpl.train(data, chosen, run="run")
+    told = Path("run/train.log").read_text()
+    assert (f"{a_class} of these labels wait for the first step" in told) == waits
+    assert ("no label waits" in told) == (not waits)
+    assert (run.metrics()["check"] is not None) == waits
 
 
 @pytest.mark.parametrize("wrong_by", [0.5, 2.0])
@@ -117,6 +138,7 @@ def test_cooled_weights_give_the_tempered_posterior_and_the_same_energies() -> N
     np.testing.assert_array_equal(after.energies, before.energies)
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_labels_that_wait_are_not_learned_from_before_the_first_step() -> None:
     data = blobs()
     training = Trainer(Run.create("run", quick(held_back=0.4, steps=1), data, {}), data, Silent())
@@ -135,6 +157,7 @@ def test_labels_that_wait_are_not_learned_from_before_the_first_step() -> None:
     assert labels[9:].bincount().tolist() == [2, 2, 2]
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     data = blobs()
     runs = {}
@@ -159,6 +182,7 @@ def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: 
     assert "Of 6 labels that waited for the first step" in Path("corrected/train.log").read_text()
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_a_run_that_was_stopped_remembers_what_the_labels_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "PROOF", 0.0)
     whole = ebpl.train(blobs(), quick(held_back=0.4), run="whole")
@@ -177,6 +201,7 @@ def test_a_run_that_was_stopped_remembers_what_the_labels_have_shown(monkeypatch
     assert resumed.metrics()["metrics"] == whole.metrics()["metrics"]
 
 
+@pytest.mark.usefixtures("few_are_enough")
 def test_a_check_from_a_stranger_is_looked_at() -> None:
     data = blobs()
     run = Run.create("run", quick(held_back=0.4, pseudo_labels="none"), data, {})

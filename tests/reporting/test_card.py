@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from markdown_it import MarkdownIt
 
 import ebpl
 from ebpl.data.images import ImageSet
+from ebpl.learning import checking
 from ebpl.learning.checking import Check
 from ebpl.measuring.summary import NAMES, in_words
 from ebpl.reporting.card import model_card
@@ -108,6 +110,7 @@ def test_names_of_classes_are_shown_as_they_are_and_make_no_markup() -> None:
     assert [name for name, _ in labels] == [" ".join(name.split()) for name in HOSTILE]
 
 
-def test_it_tells_what_labels_that_waited_have_shown() -> None:
+def test_it_tells_what_labels_that_waited_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "FEWEST", 1)
     run = ebpl.train(blobs(), quick(held_back=0.4, steps=1), run="run")
     assert str(Check.stored(run.metrics()["check"])) in card(run)

@@ -1,7 +1,8 @@
 """Labels that wait: before they join the training, they tell how far its confidence can be believed.
 
 They are the only honest witnesses there are without validation data, and none of them is lost: when the curriculum
-begins, they are learned from like all others. They are few, so the confidence is left alone unless they prove it wrong.
+begins, they are learned from like all others. They are few, so the confidence is left alone unless they prove it wrong;
+and where they would be too few to prove anything, none waits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from ebpl.learning.trainer import Trainer
 
+FEWEST = 40
+"""Fewer labels would hardly prove a confidence wrong that is wrong by fifteen points."""
 PROOF = 2.0
 """In nats: a temperature must be seven times as likely as none to be believed."""
 EXPECTED = 0.5
@@ -81,13 +84,13 @@ def _loss(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
 
 
 def waiting(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which of the labelled images wait: this share of every class, rounded down, so that none is without labels."""
+    """Which of the labelled images wait: this share of every class, rounded down; none if they were too few."""
     random = np.random.RandomState(derived_seed(seed, "waiting") % 2**32)
     chosen = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         own = random.permutation(np.flatnonzero(labels == label))
         chosen[own[: int(share * len(own) + 1e-9)]] = True
-    return chosen
+    return chosen if chosen.sum() >= FEWEST else np.zeros(len(labels), bool)
 
 
 def run_check(trainer: Trainer) -> None:

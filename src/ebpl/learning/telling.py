@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.data.images import ImageSet
+from ebpl.learning.checking import FEWEST
 from ebpl.learning.prediction import Predictions
 
 if TYPE_CHECKING:
@@ -36,10 +37,19 @@ def introduction(trainer: Trainer) -> list[str]:
         *(["there are no unlabelled images to learn from"] if not len(trainer.unlabeled) else []),
         f"{data.name}: {parts} images of {shape} in {len(data.classes)} classes; {chosen_by}",
         f"labels: {classes}",
+        *_waiting(trainer),
         f"{settings.method}, {network}, {numbers} on {trainer.device}, augmentation {trainer.augmentation}, "
         f"{trainer.updates} updates an epoch; run directory {trainer.run.path}",
         *([f"going on after {len(trainer.history)} epochs"] if trainer.history else []),
     ]
+
+
+def _waiting(trainer: Trainer) -> list[str]:
+    if trainer.waiting:
+        return [f"{trainer.waiting} of these labels wait for the first step, and check the confidence until then"]
+    if trainer.settings.held_back:
+        return [f"no label waits: fewer than {FEWEST} would, too few to prove a confidence wrong"]
+    return []
 
 
 def image_counts(trainer: Trainer) -> dict[str, Any]:

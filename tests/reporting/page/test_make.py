@@ -11,6 +11,7 @@ import pytest
 
 import ebpl
 from ebpl.errors import DataError, RunError, UsageError, WriteError
+from ebpl.learning import checking
 from ebpl.learning.checking import Check
 from ebpl.reporting.page.make import page
 from ebpl.runs import Run
@@ -155,7 +156,10 @@ def test_a_healed_divergence_is_shown() -> None:
     assert healed[0]["reason"] in text
 
 
-def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothing_else_was_measured() -> None:
+def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothing_else_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checking, "FEWEST", 1)
     data = replace(blobs(), test=None)
     found = Page(page(run := ebpl.train(data, quick(held_back=0.4), run="run"), data=data))
     check = Check.stored(run.metrics()["check"])
