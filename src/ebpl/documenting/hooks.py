@@ -44,7 +44,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "example of a record": ledger.example,
     "table of digits": lambda root: results.of_readme(root, "digits"),
     "table of results": results.table1,
-    "best": lambda root: results.of_readme(root, "best"),
+    "best": lambda root: results.together(results.of_readme(root, "best")),
     "ablation": lambda root: results.ablated(root, base()),
     "ablation at full length": lambda root: results.ablated(root, preset("best")),
     "explored mixing": lambda root: results.explored(root, "mixing"),

@@ -26,7 +26,12 @@ def of_readme(root: Path, name: str) -> str:
 
 def table1(root: Path) -> str:
     """The same for the paper's table, with the three measures of a cell below each other."""
-    return of_readme(root, "table1").replace(" / ", "<br>").replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return together(of_readme(root, "table1").replace(" / ", "<br>"))
+
+
+def together(table: str) -> str:
+    """A table in which a mean and its deviation stay on one line."""
+    return table.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def moments(root: Path) -> str:
@@ -45,7 +50,7 @@ def distances(root: Path) -> str:
 def ablated(root: Path, settings: Settings) -> str:
     """What each part of these settings is worth."""
     chosen = cells("ablation", None, range(5), settings)
-    return ablation.markdown(ablation.rows(chosen, _records(root), settings))
+    return together(ablation.markdown(ablation.rows(chosen, _records(root), settings)))
 
 
 def explored(root: Path, search: str) -> str:
