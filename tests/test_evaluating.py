@@ -15,6 +15,7 @@ from sklearn.preprocessing import label_binarize
 
 import ebpl
 from ebpl.cli import main
+from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.data.images import Images
 from ebpl.errors import DataError, RunError
 from ebpl.evaluating import as_trained, draw_reliability, evaluation, evaluation_of_seeds, load_for
@@ -315,3 +316,17 @@ def test_no_seed_finished_is_told_when_measuring() -> None:
 def test_data_that_fits_no_seed_is_an_error_of_the_data(seeds: Path) -> None:
     with pytest.raises(DataError, match="blobs of others has classes the model does not know"):
         evaluation_of_seeds(seeds, dataclasses.replace(blobs(), name="blobs of others", classes=("a", "b", "c")))
+
+
+def test_a_benchmark_that_was_moved_is_found_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = dataclasses.replace(BENCHMARKS["organs"], train_images=330, test_images=22)
+    monkeypatch.setitem(BENCHMARKS, "organs", small)
+    arrays = {}
+    for part, count in (("train", 330), ("test", 22)):
+        arrays |= {f"{part}_images": random_images(count, 28, 28), f"{part}_labels": np.arange(count)[:, None] % 11}
+    Path("here").mkdir()
+    np.savez("here/organsmnist.npz", **arrays)
+    run = ebpl.train("organs", quick(**BASELINE, epochs=1), run="run", data_dir="here")
+    before = ebpl.evaluate(run)
+    Path("here").rename("there")
+    assert ebpl.evaluate(run, data_dir="there") == before

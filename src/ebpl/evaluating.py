@@ -162,7 +162,7 @@ def _test_images(
 ) -> tuple[Images, Sequence[str]]:
     """The images to measure on, with labels in the model's own numbering, and what was done to them."""
     if data is None:
-        images = run.load_data()
+        images = run.load_data(data_dir=data_dir)
         check_own(run, images, description)
         if images.test is None or not images.test.labeled.any():
             raise DataError(

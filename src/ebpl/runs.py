@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 import shutil
 import sys
@@ -154,8 +155,8 @@ class Run:
             raise RunError(f"{self.path} is not finished. Continue it with: ebpl resume {self.path}")
         return read_metrics(self.path / TEST_METRICS)
 
-    def load_data(self, data: ImageSet | None = None) -> ImageSet:
-        """The data the run was started with, checked to be unchanged."""
+    def load_data(self, data: ImageSet | None = None, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
+        """The data the run was started with, from another folder if one is given, checked to be unchanged."""
         if data is None:
             from ebpl.data.load import load
 
@@ -165,6 +166,8 @@ class Run:
                 )
             source = self.source
             how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
+            if data_dir is not None:
+                return self.load_data(load(source["path"], data_dir=data_dir, **how))
             try:  # what is not in that folder any more is not downloaded to it: the run may be a stranger's
                 data = load(source["path"], data_dir=source.get("data_dir"), download="data_dir" not in source, **how)
             except DataError:
