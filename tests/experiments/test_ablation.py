@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from ebpl.errors import UsageError
-from ebpl.experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows
+from ebpl.experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows, varied
 from ebpl.experiments.cells import Cell, cells
 from ebpl.experiments.output import write
 from ebpl.settings import Settings, preset
@@ -92,5 +92,15 @@ def test_variants_are_of_the_preset_on_a_shorter_schedule() -> None:
 
 
 def test_every_change_is_of_a_setting_that_exists() -> None:
-    for changes in VARIANTS.values():
-        assert Settings().changed(**changes) == Settings(**changes)
+    for name, changes in VARIANTS.items():
+        changed = varied(Settings(), name).to_dict()
+        assert {key for key, value in Settings().to_dict().items() if changed[key] != value} <= changes.keys()
+
+
+def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
+    for settings in (BASE, preset("best"), preset("quick")):
+        assert varied(settings, "initial training twice as long").epochs == 2 * settings.epochs
+        half = varied(settings, "twice as many steps of half the length")
+        assert half.steps * half.step_epochs == settings.steps * settings.step_epochs
+        assert half.steps == 2 * settings.steps
+        assert varied(settings, "no images mixed", seed=3) == settings.changed(mix=0.0, seed=3)

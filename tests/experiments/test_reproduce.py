@@ -106,8 +106,8 @@ def test_a_dataset_that_is_not_there_leaves_the_others_alone() -> None:
 
 def test_records_do_without_what_single_images_are_drawn_from_if_they_are_to_be_small() -> None:
     chosen = [cell for cell in cells("table1", ["digits"], [0], SETTINGS) if cell == cell.trunk][:1]
-    for folder, wanted in (("whole", True), ("small", False)):
-        assert made(chosen, folder, with_details=wanted).run()
+    for folder, detailed in (("whole", chosen), ("small", [])):
+        assert made(chosen, folder, detailed=detailed).run()
     (whole,), (small,) = (results(folder).values() for folder in ("whole", "small"))
     assert "details" in whole  # type: ignore[operator]
     assert {name: part for name, part in whole.items() if name != "details"} == small  # type: ignore[attr-defined]

@@ -78,3 +78,6 @@ def test_labels_that_wait_are_compared_like_images_without_and_not_classified() 
     assert set(order.everything.flatten().tolist()) == set(range(20))
     assert order.compared is not None
     assert set(order.compared.flatten().tolist()) == set(range(4, 20))
+    unjudged = epoch_order(6, 20, [], range(14), 40, chosen, ALONE, torch.Generator().manual_seed(0), waiting=2)
+    assert unjudged.compared is not None
+    assert set(unjudged.compared.flatten().tolist()) == set(range(6))

@@ -1,4 +1,4 @@
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,14 @@ def drawn(count: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.in
 def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the few labels of small data wait."""
     monkeypatch.setattr(checking, "FEWEST", 1)
+
+
+def find(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    """Let whatever labels wait prove this temperature."""
+    found = Check.of
+    monkeypatch.setattr(
+        Check, "of", staticmethod(lambda given, labels: replace(found(given, labels), temperature=temperature))
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
@@ -109,6 +117,30 @@ def test_certain_predictions_that_are_wrong_are_counted_too() -> None:
     assert check.temperature > 1
 
 
+def test_a_few_sure_mistakes_do_not_make_a_timid_model_more_timid() -> None:
+    probabilities = np.tile([0.85, 0.15], (60, 1))
+    probabilities[:3] = [1 - 1e-9, 1e-9]
+    labels = np.array([1] * 3 + [0] * 57)
+    check = Check.of(probabilities, labels)
+    assert check.accuracy > check.confidence
+    assert check.proof > PROOF
+    assert check.temperature == 1
+
+
+@pytest.mark.usefixtures("few_are_enough")
+def test_fresh_weights_are_not_corrected_by_what_was_found_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    find(monkeypatch, 0.5)
+    results = {
+        kind: ebpl.train(
+            blobs(), quick(method="curriculum-labeling", held_back=0.4, pseudo_labels=kind, steps=1), run=kind
+        ).metrics()
+        for kind in ("none", "soft")
+    }
+    before, after = results["none"]["check"], results["soft"]["check"]
+    assert before["temperature"] == 0.5
+    assert after == {**before, "temperature": 1.0}
+
+
 def test_what_was_found_is_told() -> None:
     assert str(Check(102, 0.931, 0.845, 5.8, 0.62)) == (
         "Of 102 labels that waited for the first step, 93.1 % were predicted right at a mean confidence of 84.5 %: "
@@ -161,13 +193,12 @@ def test_labels_that_wait_are_not_learned_from_before_the_first_step() -> None:
 def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     data = blobs()
     runs = {}
-    for name, proof in (("corrected", 0.0), ("as it is", np.inf)):
-        monkeypatch.setattr(checking, "PROOF", proof)
+    for name, temperature in (("corrected", 0.5), ("as it is", 1.0)):
+        find(monkeypatch, temperature)
         runs[name] = ebpl.train(data, quick(held_back=0.4), run=name)
     results = {name: run.metrics() for name, run in runs.items()}
     check = results["corrected"]["check"]
-    assert check["images"] == 6
-    assert check["temperature"] != 1
+    assert (check["images"], check["temperature"]) == (6, 0.5)
     assert results["as it is"]["check"] == {**check, "temperature": 1.0}
     assert data.test is not None
     raw, kept = (
@@ -184,7 +215,7 @@ def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: 
 
 @pytest.mark.usefixtures("few_are_enough")
 def test_a_run_that_was_stopped_remembers_what_the_labels_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "PROOF", 0.0)
+    find(monkeypatch, 0.5)
     whole = ebpl.train(blobs(), quick(held_back=0.4), run="whole")
 
     class Stop(Silent):

@@ -34,9 +34,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hard pseudo-labels": {"pseudo_labels": "hard"},
     "no pseudo-labels": {"pseudo_labels": "none"},
     "the most confident of all classes": {"selection": "all"},
-    "eight steps of half the length": {"steps": 8, "step_epochs": 1},
-    "steps twice as long": {"step_epochs": 4},
-    "initial training twice as long": {"epochs": 16},
+    "of all classes, sharpened more": {"selection": "all", "sharpening": 0.6},
+    "twice as many steps of half the length": {
+        "steps": lambda base: 2 * base.steps,
+        "step_epochs": lambda base: base.step_epochs // 2,
+    },
+    "steps twice as long": {"step_epochs": lambda base: 2 * base.step_epochs},
+    "initial training twice as long": {"epochs": lambda base: 2 * base.epochs},
     "as long as the preset": {name: PRESETS["best"][name] for name in SHORT},
     "no augmentation": {"augment": "none"},
     "shifts of two pixels": {"max_shift": 2},
@@ -54,13 +58,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ten times the coupling": {"coupling_weight": 0.01},
     "the classifier alone": {"method": "curriculum-labeling"},
 }
-"""Names and changes. The last is the baseline, with all that helps in it."""
+"""Names and changes, some of which are told by the settings that they change. The last is the baseline, with all that
+helps in it."""
 Rows = list[list[str]]
 
 
 def base(**changes: Any) -> Settings:
     """What the variants are variants of: the preset `best` on the short schedule, with changes."""
     return preset("best", **{**SHORT, **changes})
+
+
+def varied(settings: Settings, name: str, **more: Any) -> Settings:
+    """The settings with what a variant changes, and more."""
+    changes = {key: value(settings) if callable(value) else value for key, value in VARIANTS[name].items()}
+    return settings.changed(**{**more, **changes})
 
 
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
@@ -100,8 +111,8 @@ def _names(base: Settings, seed: int) -> dict[Settings, str]:
     from ebpl.experiments.cells import Cell
 
     names: dict[Settings, str] = {}
-    for name, changes in VARIANTS.items():
-        names.setdefault(Cell("", base.changed(**{"seed": seed, **changes})).settings, name)
+    for name in VARIANTS:
+        names.setdefault(Cell("", varied(base, name, seed=seed)).settings, name)
     return names
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.experiments.ablation import VARIANTS
+from ebpl.experiments.ablation import VARIANTS, varied
 from ebpl.experiments.ledger import GUARD, Record, telling
 from ebpl.methods import METHODS
 from ebpl.settings import Settings, without_steps
@@ -99,12 +99,7 @@ def best(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> l
 
 def ablation(datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> list[Cell]:
     """The settings as they are, and with one thing changed at a time, if that changes anything."""
-    made = [
-        Cell(data, settings.changed(**{"seed": seed, **changes}))
-        for data in datasets
-        for changes in VARIANTS.values()
-        for seed in seeds
-    ]
+    made = [Cell(data, varied(settings, name, seed=seed)) for data in datasets for name in VARIANTS for seed in seeds]
     return list(dict.fromkeys(made))
 
 

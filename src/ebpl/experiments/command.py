@@ -47,20 +47,22 @@ def add_options(parser: Parser) -> None:
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is missing, write tables and figures, and say what is there."""
     from ebpl.experiments import ledger
+    from ebpl.experiments.ablation import only
     from ebpl.experiments.cells import cells
 
     settings = _settings(options)
     if options.experiment in BEYOND:
         return _beyond(options, settings)
     chosen = cells(options.experiment, options.datasets, parse_seeds(options.seeds), settings)
+    detailed = None
     if options.variants:
-        from ebpl.experiments.ablation import only
-
         chosen = only(chosen, options.variants, settings)
+    if options.experiment == "ablation":  # of whose variants no single images are shown
+        detailed = only(chosen, ["as it is"], settings)
     results, output = Path(options.results), Path(options.output)
     data_dir = Path(options.data_dir) if options.data_dir else None
     if not (options.show or options.draw_only):
-        _run(options, chosen, results, data_dir)
+        _run(options, chosen, detailed, results, data_dir)
     if not options.show:
         from ebpl.experiments.output import write
 
@@ -80,7 +82,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     return preset(options.preset or ("best" if past else "standard"), **changes(options))
 
 
-def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_dir: Path | None) -> None:
+def _run(
+    options: argparse.Namespace, chosen: list[Cell], detailed: list[Cell] | None, results: Path, data_dir: Path | None
+) -> None:
     """Run the cells that are missing, here or on a cluster."""
     import time
 
@@ -89,7 +93,7 @@ def _run(options: argparse.Namespace, chosen: list[Cell], results: Path, data_di
 
     deadline = time.monotonic() + options.time_limit
     work = Reproduction(chosen, results, Path(options.runs), terminal_progresses, _say, data_dir, deadline)
-    work.with_details = options.experiment != "ablation"  # of which no single images are shown
+    work.detailed = detailed
     try:
         if options.ray:
             from ebpl.experiments.cluster import reproduce_on

@@ -60,8 +60,8 @@ class Reproduction:
     data_dir: Path | None = None
     deadline: float = float("inf")
     """On the clock of `time.monotonic`; what runs then is stopped after saving its last epoch."""
-    with_details: bool = True
-    """Whether records carry what single images and samples are drawn from: nine tenths of their size."""
+    detailed: list[Cell] | None = None
+    """Whose records carry what single images and samples are drawn from, nine tenths of their size; None: all."""
     failures: dict[Cell, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
@@ -131,7 +131,7 @@ class Reproduction:
 
     def keep(self, record: ledger.Record) -> None:
         """Put a record into the ledger."""
-        if not self.with_details:
+        if self.detailed is not None and not any(cell.is_in(record) for cell in self.detailed):
             record.pop("details", None)
         ledger.save(record, self.results)
 

@@ -60,7 +60,7 @@ def epoch_order(
     everything = torch.arange(total)
     if rejected:
         everything = everything[~torch.isin(everything, positions(rejected))]
-    unlabeled = everything[everything >= labeled - waiting]
+    unlabeled = everything[everything >= labeled - waiting] if (everything >= labeled).any() else everything
     size, known = settings.batch_size, round(settings.labeled_share * settings.batch_size)
     true, pseudo = torch.arange(labeled - waiting), positions(chosen)
     if 0 < known < size and len(pseudo):
@@ -71,5 +71,5 @@ def epoch_order(
     everything_in_turn = own(table(everything, size))
     if not settings.consistency:
         return Order(own(classified), everything_in_turn, None)
-    compared = table(unlabeled if len(unlabeled) else everything, settings.consistency_batch)
+    compared = table(unlabeled, settings.consistency_batch)
     return Order(own(classified), everything_in_turn, own(compared))

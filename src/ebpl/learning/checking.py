@@ -1,7 +1,8 @@
 """Labels that wait: before they join the training, they tell how far its confidence can be believed.
 
-They are the only honest witnesses there are without validation data, and none of them is lost: when the curriculum
-begins, they are learned from like all others. They are few, so the confidence is left alone unless they prove it wrong;
+They are the only honest witnesses there are without validation data, and a curriculum loses none of them: when it
+begins, they are learned from like all others. What they say is of the weights before it, and steps move the confidence
+a little, too. They are few, so the confidence is left alone unless they prove it wrong;
 and where they would be too few to prove anything, none waits.
 """
 
@@ -42,7 +43,8 @@ class Check:
     proof: float
     """The logarithm of how much likelier than 1 the likeliest temperature is, after these labels."""
     temperature: float
-    """By which class scores are divided in what is kept: the likeliest if that is proof enough, else 1."""
+    """By which class scores are divided in what is kept: the likeliest if that is proof enough and accuracy and
+    confidence bear it out, else 1."""
 
     @staticmethod
     def of(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Check:
@@ -50,14 +52,11 @@ class Check:
         scores = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         losses = np.array([_loss(scores / temperature, labels) for temperature in TEMPERATURES])
         losses += (np.log(TEMPERATURES) / EXPECTED) ** 2 / 2
-        proof = float(losses[len(losses) // 2] - losses.min())
-        return Check(
-            len(labels),
-            float((probabilities.argmax(1) == labels).mean()),
-            float(probabilities.max(1).mean()),
-            proof,
-            float(TEMPERATURES[losses.argmin()]) if proof >= PROOF else 1.0,
-        )
+        proof, likeliest = float(losses[len(losses) // 2] - losses.min()), float(TEMPERATURES[losses.argmin()])
+        accuracy, confidence = float((probabilities.argmax(1) == labels).mean()), float(probabilities.max(1).mean())
+        # a few sure mistakes make a high temperature likely even where the confidence is too low on the whole
+        proven = proof >= PROOF and (likeliest > 1) == (confidence > accuracy)
+        return Check(len(labels), accuracy, confidence, proof, likeliest if proven else 1.0)
 
     @staticmethod
     def stored(value: Any) -> Check | None:
@@ -94,7 +93,7 @@ def waiting(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bo
 
 
 def run_check(trainer: Trainer) -> None:
-    """Let the labels that wait judge the weights that would be kept now."""
+    """Let the labels that wait judge the weights as they are now."""
     here = slice(trainer.labeled_count - trainer.waiting, trainer.labeled_count)
     labels = trainer.pool.targets[here].argmax(1).cpu().numpy()
     trainer.check = Check.of(trainer.predict(trainer.pool.images[here]).probabilities, labels)
