@@ -148,6 +148,9 @@ class Settings:
         low=0,
         high=1,
     )
+    mixed: Literal["all", "labeled"] = _option(
+        "all", "Images", "which images are mixed: all that are classified, or those with a true label alone"
+    )
     max_shift: int = _option(2, "Images", "largest shift in pixels", low=0)
     pixel_noise: float = _option(0.03, "Images", "Gaussian noise added in training to images in [-1, 1]", low=0)
 
@@ -335,7 +338,7 @@ PRESET_HELP = {
 }
 
 
-STEP_SETTINGS = ("selection", "sharpening", "labeled_share")
+STEP_SETTINGS = ("selection", "sharpening", "labeled_share", "mixed")
 """Of no effect before the first curriculum step."""
 
 

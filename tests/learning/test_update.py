@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -197,6 +199,15 @@ def test_mixed_images_have_the_mixed_labels_of_the_same_two() -> None:
         assert 0 < share < 0.5  # more of the image itself
         torch.testing.assert_close(view, torch.lerp(plain[i], plain[other], share))
         torch.testing.assert_close(target, torch.lerp(targets[i], targets[other], share))
+
+
+def test_images_with_pseudo_labels_may_be_left_unmixed() -> None:
+    update = made(mix=1.0, mixed="labeled")
+    update.pool = replace(update.pool, labeled=5)
+    plain, targets = update.pool.take(update.classified), update.pool.targets[update.classified]
+    views, mixed = update._classified()
+    assert (views != plain).flatten(1).any(1).tolist() == [True] * 5 + [False] * 3
+    torch.testing.assert_close(mixed[5:], targets[5:], rtol=0, atol=0)
 
 
 def test_a_share_of_the_batch_is_mixed_or_seen_strongly() -> None:

@@ -51,6 +51,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "explored energies": lambda root: results.explored(root, "energies"),
     "explored agreement": lambda root: results.explored(root, "agreement"),
     "explored small": lambda root: results.explored(root, "small"),
+    "explored unmixed": lambda root: results.explored(root, "unmixed"),
     "explored unsure": lambda root: results.explored(root, "unsure"),
     "moments": results.moments,
     "distances": results.distances,

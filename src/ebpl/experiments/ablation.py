@@ -26,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "strong views in the same colours": {"strong_colors": 0.0},
     "no images mixed": {"mix": 0.0},
     "all images mixed": {"mix": 1.0},
+    "images with pseudo-labels not mixed": {"mixed": "labeled"},
     "true labels as they come": {"labeled_share": 0.0},
     "half of a batch with true labels": {"labeled_share": 0.5},
     "a fifth of the labels wait": {"held_back": 0.2},

@@ -94,7 +94,7 @@ class Trainer:
         targets = torch.zeros(len(order), len(data.classes))
         labels = torch.from_numpy(data.train.labels[labeled])
         targets[torch.arange(self.labeled_count), labels] = 1
-        self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device))
+        self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device), self.labeled_count)
         self.validation_images = self._on_device(held_out.pixels) if self.validation else None
 
     def _on_device(self, pixels: np.ndarray) -> Tensor:

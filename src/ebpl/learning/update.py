@@ -31,6 +31,8 @@ class Pool:
 
     images: Tensor
     targets: Tensor
+    labeled: int = 0
+    """So many of them, the first ones, have a true label."""
 
     def take(self, index: Tensor) -> Tensor:
         """Images at these positions, scaled to [-1, 1]."""
@@ -146,6 +148,8 @@ class Update:
             share = self._drawn(settings.mix, len(views)) * torch.rand(
                 len(views), 1, 1, 1, generator=self.generator, device=views.device
             )
+            if settings.mixed == "labeled":
+                share = share * (self.classified < self.pool.labeled).view(-1, 1, 1, 1)
             views = views + share / 2 * (views.flip(0) - views)
             targets = targets + share.flatten(1) / 2 * (targets.flip(0) - targets)
         return views, targets
