@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def made(chosen: list[Cell], folder: str = ".", **more: object) -> Reproduction:
     return work
 
 
-def results(folder: str = ".") -> dict[str, object]:
+def results(folder: str = ".") -> dict[str, dict[str, Any]]:
     """The ledger without times of the clock."""
     records = {}
     for path in Path(folder, "results").glob("*.json"):
@@ -109,5 +110,5 @@ def test_records_do_without_what_single_images_are_drawn_from_if_they_are_to_be_
     for folder, detailed in (("whole", chosen), ("small", [])):
         assert made(chosen, folder, detailed=detailed).run()
     (whole,), (small,) = (results(folder).values() for folder in ("whole", "small"))
-    assert "details" in whole  # type: ignore[operator]
-    assert {name: part for name, part in whole.items() if name != "details"} == small  # type: ignore[attr-defined]
+    assert "details" in whole
+    assert {name: part for name, part in whole.items() if name != "details"} == small
