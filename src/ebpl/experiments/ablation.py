@@ -27,6 +27,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no images mixed": {"mix": 0.0},
     "all images mixed": {"mix": 1.0},
     "images with pseudo-labels not mixed": {"mixed": "labeled"},
+    "not mixed and sharpened less": {"mixed": "labeled", "sharpening": 0.9},
+    "not mixed and not sharpened": {"mixed": "labeled", "sharpening": 1.0},
     "true labels as they come": {"labeled_share": 0.0},
     "half of a batch with true labels": {"labeled_share": 0.5},
     "a fifth of the labels wait": {"held_back": 0.2},
@@ -35,7 +37,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hard pseudo-labels": {"pseudo_labels": "hard"},
     "no pseudo-labels": {"pseudo_labels": "none"},
     "the most confident of all classes": {"selection": "all"},
-    "of all classes, sharpened more": {"selection": "all", "sharpening": 0.6},
+    "of all classes and sharpened more": {"selection": "all", "sharpening": 0.6},
     "twice as many steps of half the length": {
         "steps": lambda base: 2 * base.steps,
         "step_epochs": lambda base: base.step_epochs // 2,

@@ -9,6 +9,7 @@ from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ablation import VARIANTS, varied
 from ebpl.experiments.ledger import GUARD, Record, telling
+from ebpl.learning.checking import waiting_of_each
 from ebpl.methods import METHODS
 from ebpl.settings import Settings, without_steps
 
@@ -36,10 +37,19 @@ class Cell:
         return Cell(self.data, without_steps(self.settings))
 
     def is_in(self, record: Record) -> bool:
-        """Whether the record is of this cell. How the guard was set is of no effect on a run that was not healed."""
+        """Whether the record is of this cell.
+
+        How the guard was set is of no effect on a run that was not healed, nor what share of its labels was to wait
+        on one that has too few of them.
+        """
         if record["data"]["name"] != self.data:
             return False
-        ignored = () if record.get("result", {}).get("healed_divergences") else GUARD
+        result = record.get("result", {})
+        ignored = set() if result.get("healed_divergences") else set(GUARD)
+        labels = list(result.get("images", {}).get("labelled", {}).values())
+        shares = (self.settings.held_back, record["settings"].get("held_back", 0.0))
+        if labels and not any(any(waiting_of_each(labels, share)) for share in shares):
+            ignored.add("held_back")
         mine, other = (
             {name: value for name, value in telling(settings).items() if name not in ignored}
             for settings in (self.settings.to_dict(), record["settings"])

@@ -8,6 +8,7 @@ and where they would be too few to prove anything, none waits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +83,20 @@ def _loss(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     return float((np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(labels)), labels]).sum())
 
 
+def waiting_of_each(labels: Sequence[int], share: float) -> list[int]:
+    """How many labels of each class wait if it has so many: this share, rounded down; none if they were too few."""
+    counts = [int(share * count + 1e-9) for count in labels]
+    return counts if sum(counts) >= FEWEST else [0] * len(counts)
+
+
 def waiting(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which of the labelled images wait: this share of every class, rounded down; none if they were too few."""
+    """Which of the labelled images wait."""
     random = np.random.RandomState(derived_seed(seed, "waiting") % 2**32)
     chosen = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        own = random.permutation(np.flatnonzero(labels == label))
-        chosen[own[: int(share * len(own) + 1e-9)]] = True
-    return chosen if chosen.sum() >= FEWEST else np.zeros(len(labels), bool)
+    classes, counts = np.unique(labels, return_counts=True)
+    for label, count in zip(classes, waiting_of_each(counts.tolist(), share), strict=True):
+        chosen[random.permutation(np.flatnonzero(labels == label))[:count]] = True
+    return chosen
 
 
 def run_check(trainer: Trainer) -> None:
