@@ -87,7 +87,7 @@ class Settings:
         0.0,
         "Schedule",
         "share of the labels of each class that wait until the first step to be learned from; until then they check "
-        "the confidence, which is corrected if they prove it wrong (where that is 40 labels or more)",
+        "the confidence, which is corrected if they prove it wrong (where that is 100 labels or more)",
         low=0,
         high=0.5,
     )
@@ -297,7 +297,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     # averaged weights give to weak ones: it is calibrated, so it needs neither a gate nor sharpening. Mixed images keep
     # the cross-entropy from zero, a quarter of true labels in every batch keeps the steps from drifting,
     # and the most confident of each class keep hard classes from being forgotten in them. Pseudo-labels are made
-    # sharper, as mixing made them flat. The energies may count less and be sampled in fewer steps.
+    # sharper, as mixing made them flat. The energies may count less and be sampled in fewer steps. Where there are
+    # labels enough, some wait until the first step and prove a confidence wrong that is.
     "best": {
         **_STANDARD,
         "epochs": 24,
@@ -306,6 +307,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "mix": 0.5,
         "max_shift": 3,
         "labeled_share": 0.25,
+        "held_back": 0.2,
         "selection": "class",
         "sharpening": 0.8,
         "consistency": 3.0,

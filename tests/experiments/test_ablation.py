@@ -54,6 +54,20 @@ def test_the_last_weights_are_compared_seed_by_seed() -> None:
     assert len(heads) == len(lines[0])
 
 
+def test_a_variant_that_changes_nothing_on_a_dataset_has_no_line_there() -> None:
+    made = chosen("as it is", "no labels wait")
+    lines = {}
+    for labels in (10, 1000):
+        records = [record(cell, 0.8) for cell in made if labels == 1000 or cell.settings.held_back]
+        for each in records:
+            each["result"]["images"] = {"labelled": {"a": labels}}
+            if labels == 1000 and each["settings"]["held_back"]:
+                each["result"]["check"] = {"images": 200}
+        lines[labels] = [line[:3] for line in rows(made, records, BASE)[1:]]
+    assert lines[10] == [["blood", "as it is", "2"]]
+    assert lines[1000] == [["blood", "as it is", "2"], ["blood", "no labels wait", "2"]]
+
+
 def test_what_is_missing_is_listed_and_a_page_is_written() -> None:
     made = chosen("as it is", "no warm-up")
     records = [record(made[0], 0.8)]

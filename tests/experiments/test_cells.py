@@ -46,14 +46,17 @@ def test_a_cell_knows_its_record_and_no_other() -> None:
     assert not cell.is_in({**record, "data": {"name": "blood", "fingerprint": "x"}})
 
 
-def test_labels_that_were_to_wait_and_were_too_few_to_do_so_make_no_other_cell() -> None:
+def test_a_share_of_labels_that_are_too_few_to_wait_makes_no_other_cell() -> None:
     record = {"data": {"name": "digits", "fingerprint": "x"}, "settings": SETTINGS.to_dict()}
-    few, many = ({**record, "result": {"images": {"labelled": {"a": n, "b": n}}}} for n in (99, 100))
+    few, many = ({**record, "result": {"images": {"labelled": {"a": n, "b": n}}}} for n in (249, 250))
     waiting = Cell("digits", SETTINGS.changed(held_back=0.2))
     assert waiting.is_in(few)
     assert not waiting.is_in(many)
     assert not waiting.is_in(record)
-    assert Cell("digits", SETTINGS).is_in({**few, "settings": waiting.settings.to_dict()})
+    shared = {**few, "settings": waiting.settings.to_dict()}
+    assert waiting.is_in(shared)
+    assert Cell("digits", SETTINGS).is_in(shared)
+    assert not Cell("digits", SETTINGS).is_in({**shared, "result": {**few["result"], "check": {"images": 98}}})
 
 
 def test_a_record_from_before_a_setting_existed_was_as_its_default_is() -> None:

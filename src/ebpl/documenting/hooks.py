@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ebpl.documenting import commands, data, files, guarding, ledger, measures, python, results, settings
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ablation import base
+from ebpl.experiments.cells import PAST_DATASETS
 from ebpl.settings import preset
 
 if TYPE_CHECKING:
@@ -46,13 +47,14 @@ MADE: dict[str, Callable[[Path], str]] = {
     "table of results": results.table1,
     "best": lambda root: results.together(results.of_readme(root, "best")),
     "ablation": lambda root: results.ablated(root, base()),
-    "ablation at full length": lambda root: results.ablated(root, preset("best")),
+    "ablation at full length": lambda root: results.ablated(root, preset("best"), PAST_DATASETS),
     "explored mixing": lambda root: results.explored(root, "mixing"),
     "explored energies": lambda root: results.explored(root, "energies"),
     "explored agreement": lambda root: results.explored(root, "agreement"),
     "explored small": lambda root: results.explored(root, "small"),
     "explored unmixed": lambda root: results.explored(root, "unmixed"),
     "explored unsure": lambda root: results.explored(root, "unsure"),
+    "explored waiting": lambda root: results.explored(root, "waiting"),
     "moments": results.moments,
     "distances": results.distances,
     "outliers": lambda root: results.beyond(root, "outliers"),

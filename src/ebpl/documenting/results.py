@@ -47,9 +47,9 @@ def distances(root: Path) -> str:
     return table.markdown(table.distances(datasets, measured))
 
 
-def ablated(root: Path, settings: Settings) -> str:
+def ablated(root: Path, settings: Settings, datasets: Sequence[str] | None = None) -> str:
     """What each part of these settings is worth."""
-    chosen = cells("ablation", None, range(5), settings)
+    chosen = cells("ablation", datasets, range(5), settings)
     return together(ablation.markdown(ablation.rows(chosen, _records(root), settings)))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
@@ -39,22 +40,25 @@ class Cell:
     def is_in(self, record: Record) -> bool:
         """Whether the record is of this cell.
 
-        How the guard was set is of no effect on a run that was not healed, nor what share of its labels was to wait
-        on one that has too few of them.
+        How the guard was set is of no effect on a run that was not healed, nor what share of the labels was to wait
+        where there are too few of them.
         """
         if record["data"]["name"] != self.data:
             return False
         result = record.get("result", {})
         ignored = set() if result.get("healed_divergences") else set(GUARD)
-        labels = list(result.get("images", {}).get("labelled", {}).values())
-        shares = (self.settings.held_back, record["settings"].get("held_back", 0.0))
-        if labels and not any(any(waiting_of_each(labels, share)) for share in shares):
+        if not result.get("check") and self._none_waits(result):
             ignored.add("held_back")
         mine, other = (
             {name: value for name, value in telling(settings).items() if name not in ignored}
             for settings in (self.settings.to_dict(), record["settings"])
         )
         return mine == other
+
+    def _none_waits(self, result: Mapping[str, Any]) -> bool:
+        """Whether none of as many labels as this result's would wait in this cell."""
+        labels = list(result.get("images", {}).get("labelled", {}).values())
+        return bool(labels) and not any(waiting_of_each(labels, self.settings.held_back))
 
     def __str__(self) -> str:
         settings = self.settings

@@ -45,6 +45,8 @@ def introduction(trainer: Trainer) -> list[str]:
 
 
 def _waiting(trainer: Trainer) -> list[str]:
+    if trainer.waiting and trainer.settings.pseudo_labels == "none":
+        return [f"{trainer.waiting} of these labels check the confidence; without steps they are not learned from"]
     if trainer.waiting:
         return [f"{trainer.waiting} of these labels wait for the first step, and check the confidence until then"]
     if trainer.settings.held_back:

@@ -164,8 +164,8 @@ def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothin
     found = Page(page(run := ebpl.train(data, quick(held_back=0.4), run="run"), data=data))
     check = Check.stored(run.metrics()["check"])
     assert str(check) in found.text
-    assert "accuracy before it" in found.text
-    assert "of 6 labels that waited for the first step" in found.text
+    assert "accuracy, checked" in found.text
+    assert "of 6 labels that were held back" in found.text
 
 
 def test_other_images_can_be_shown_instead(trained: Trained) -> None:

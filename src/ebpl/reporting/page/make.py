@@ -173,8 +173,8 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
         )
     check = content["training"]["check"]
     if not measures and check:
-        words = f"of {things(check.images, 'label')} that waited for the first step"
-        tiles.append(("accuracy before it", percent(check.accuracy), words))
+        words = f"of {things(check.images, 'label')} that were held back"
+        tiles.append(("accuracy, checked", percent(check.accuracy), words))
     if not measures and content["energy"] and (found := content["energy"]["outlying"]) and found["share"]:
         tiles.append(("outliers", found["share"], f"{count(found['beyond'])} of {found['what']}"))
     seconds = finite(stored.result.get("seconds")) or (stored.history[-1].get("seconds") if stored.history else None)
