@@ -208,6 +208,10 @@ def test_seeds_without_test_images_say_how_to_measure(capsys, tmp_path: Path) ->
     code, out, _ = run(capsys, "evaluate", "seeds", folder)
     assert code == 0
     assert "2 seeds" in out
+    Path("seeds/seed-0/settings.toml").write_text("no settings")
+    code, out, _ = run(capsys, "evaluate", "seeds", folder)
+    assert code == 0
+    assert "Seed 0 is left out" in out
 
 
 def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:

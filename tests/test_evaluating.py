@@ -290,6 +290,13 @@ def test_seeds_that_are_broken_unfinished_or_gone_are_named_beside_the_others(se
     assert list(found["broken"]) == [1]
     assert str(seeds / "seed-1" / WEIGHTS) in found["broken"][1]
     assert "remove the file" in found["broken"][1]
+    settings = seeds / "seed-2" / "settings.toml"
+    kept = settings.read_text()
+    settings.write_text("no settings")
+    found = evaluation_of_seeds(seeds)
+    assert (list(found["seeds"]), list(found["broken"])) == ([0], [1, 2])
+    assert "settings.toml is not valid TOML" in found["broken"][2]
+    settings.write_text(kept)
     (seeds / "seed-2" / "test_metrics.json").unlink()
     found = evaluation_of_seeds(seeds)
     assert (list(found["seeds"]), found["not_finished"], found["lost"]) == ([0], [2], [])

@@ -307,19 +307,21 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ebpl import api
     from ebpl.files import finite, write_json
     from ebpl.reporting.tables import measures_table, seeds_table, show
-    from ebpl.runs import Run, seed_folders
+    from ebpl.runs import Run, readable_seeds, seed_folders
+
+    def title(run: Run) -> str:
+        return str(options.data or f"{run.data_name}, test images")
 
     folder = Path(options.run)
-    seeds = seed_folders(folder)
-    run = Run(seeds[0] if seeds else folder)
-    title = str(options.data or f"{run.data_name}, test images")
     how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
-    if seeds:
+    if seed_folders(folder):
         result = api.evaluation_of_seeds(folder, options.data, **how)
-        table = seeds_table(title, {seed: each["metrics"] for seed, each in result["seeds"].items()})
+        run = readable_seeds(folder)[0][0]
+        table = seeds_table(title(run), {seed: each["metrics"] for seed, each in result["seeds"].items()})
     else:
+        run = Run(folder)
         result = api.evaluation(run, options.data, **how)
-        table = measures_table(title, {run.settings.method: result["metrics"]})
+        table = measures_table(title(run), {run.settings.method: result["metrics"]})
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
         return 0

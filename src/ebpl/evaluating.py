@@ -21,7 +21,7 @@ from ebpl.learning.prediction import predict
 from ebpl.learning.telling import curves, details, image_counts, steps
 from ebpl.measuring.calibration import Floats, Labels
 from ebpl.measuring.summary import by_bin, measure, spread
-from ebpl.runs import TEST_METRICS, WEIGHTS, Run, lost_seeds, open_runs, resume_command
+from ebpl.runs import TEST_METRICS, WEIGHTS, Run, lost_seeds, readable_seeds, resume_command
 from ebpl.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def evaluation_of_seeds(
     skip_unreadable: bool = False,
 ) -> dict[str, Any]:
     """The evaluation of each finished seed in a folder, and mean and standard deviation of their measures."""
-    runs = open_runs([folder])
+    runs, broken = readable_seeds(folder)
     finished = [run for run in runs if run.finished]
-    if not finished:
+    if not finished and not broken:
         raise RunError(f"No seed in {folder} is finished. Continue with: {resume_command(runs)}")
-    seeds, broken = {}, {}
+    seeds = {}
     for run in finished:
         try:
             seeds[run.settings.seed] = evaluation(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
@@ -85,7 +85,7 @@ def evaluation_of_seeds(
         "mean": {name: mean for name, (mean, _) in measures.items()},
         "standard_deviation": {name: deviation for name, (_, deviation) in measures.items()},
         "not_finished": [run.settings.seed for run in runs if not run.finished],
-        "broken": broken,
+        "broken": dict(sorted(broken.items())),
         "lost": lost_seeds(folder),
     }
 

@@ -305,6 +305,17 @@ def lost_seeds(folder: Path) -> list[int]:
         return []
 
 
+def readable_seeds(folder: Path) -> tuple[list[Run], dict[int, str]]:
+    """The runs of several seeds in this folder, and for each seed whose run cannot be opened, why."""
+    runs, broken = [], {}
+    for path in seed_folders(folder):
+        try:
+            runs.append(Run(path))
+        except RunError as error:
+            broken[int(path.name.removeprefix("seed-"))] = str(error)
+    return runs, broken
+
+
 def open_runs(paths: Iterable[str | Path]) -> list[Run]:
     """The runs at these paths, each once; a folder that holds the runs of several seeds stands for all of them."""
     found: dict[Path, Run] = {}
