@@ -87,7 +87,8 @@ class Settings:
         0.0,
         "Schedule",
         "share of the labels of each class that wait until the first step to be learned from; until then they check "
-        "the confidence, which is corrected if they prove it wrong (where that is 100 labels or more)",
+        "the confidence, which is corrected if they prove it wrong (where that is 100 labels or more; without steps "
+        "they are never learned from)",
         low=0,
         high=0.5,
     )

@@ -47,16 +47,22 @@ def test_a_cell_knows_its_record_and_no_other() -> None:
 
 
 def test_a_share_of_labels_that_are_too_few_to_wait_makes_no_other_cell() -> None:
-    record = {"data": {"name": "digits", "fingerprint": "x"}, "settings": SETTINGS.to_dict()}
-    few, many = ({**record, "result": {"images": {"labelled": {"a": n, "b": n}}}} for n in (249, 250))
-    waiting = Cell("digits", SETTINGS.changed(held_back=0.2))
-    assert waiting.is_in(few)
-    assert not waiting.is_in(many)
-    assert not waiting.is_in(record)
-    shared = {**few, "settings": waiting.settings.to_dict()}
-    assert waiting.is_in(shared)
-    assert Cell("digits", SETTINGS).is_in(shared)
-    assert not Cell("digits", SETTINGS).is_in({**shared, "result": {**few["result"], "check": {"images": 98}}})
+    waiting = SETTINGS.changed(held_back=0.2)
+    assert Cell("cifar10", waiting) == Cell("cifar10", SETTINGS)
+    assert Cell("svhn", waiting) != Cell("svhn", SETTINGS)
+    many, few = ({"labels_per_class": n} for n in (50, 49))
+    assert Cell("digits", waiting.changed(**many)) != Cell("digits", SETTINGS.changed(**many))
+    assert Cell("digits", waiting.changed(**few)) == Cell("digits", SETTINGS.changed(**few))
+    baseline = SETTINGS.changed(method="curriculum-labeling")
+    assert Cell("svhn", baseline.changed(held_back=0.2)) == Cell("svhn", baseline)
+
+
+def test_records_are_told_apart_by_whether_labels_waited() -> None:
+    waiting = SETTINGS.changed(held_back=0.2)
+    plain, asked = ({"data": {"name": "svhn"}, "settings": s.to_dict(), "result": {}} for s in (SETTINGS, waiting))
+    checked = {**asked, "result": {"check": {"images": 100}}}
+    assert [Cell("svhn", waiting).is_in(record) for record in (plain, asked, checked)] == [False, False, True]
+    assert [Cell("svhn", SETTINGS).is_in(record) for record in (plain, asked, checked)] == [True, True, False]
 
 
 def test_a_record_from_before_a_setting_existed_was_as_its_default_is() -> None:

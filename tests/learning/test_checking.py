@@ -1,4 +1,4 @@
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from ebpl.learning.trainer import Trainer
 from ebpl.model.hybrid import Architecture
 from ebpl.reporting.progress import Silent
 from ebpl.runs import Run
+from ebpl.settings import Settings
 from tests.helpers import blobs, quick, random_images
 
 
@@ -66,7 +67,7 @@ def test_where_too_few_would_wait_none_does_and_that_is_told(a_class: int, waits
     run = ebpl.train(data, chosen, run="run")
     told = Path("run/train.log").read_text()
     assert (f"{a_class} of these labels check the confidence; without steps they are not learned" in told) == waits
-    assert ("no label waits" in told) == (not waits)
+    assert ("all labels are learned from at once" in told) == (not waits)
     assert (run.metrics()["check"] is not None) == waits
 
 
@@ -128,17 +129,25 @@ def test_a_few_sure_mistakes_do_not_make_a_timid_model_more_timid() -> None:
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_fresh_weights_are_not_corrected_by_what_was_found_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    find(monkeypatch, 0.5)
-    results = {
-        kind: ebpl.train(
-            blobs(), quick(method="curriculum-labeling", held_back=0.4, pseudo_labels=kind, steps=1), run=kind
-        ).metrics()
-        for kind in ("none", "soft")
-    }
-    before, after = results["none"]["check"], results["soft"]["check"]
-    assert before["temperature"] == 0.5
-    assert after == {**before, "temperature": 1.0}
+def test_a_method_that_begins_its_steps_with_fresh_weights_lets_no_label_wait() -> None:
+    for kind in ("none", "soft"):
+        baseline = quick(method="curriculum-labeling", held_back=0.4, pseudo_labels=kind, steps=1)
+        assert ebpl.train(blobs(), baseline, run=kind).metrics()["check"] is None
+        assert "held_back" not in Path(kind, "train.log").read_text()
+
+
+def test_labels_never_go_to_other_images_when_others_wait_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = blobs()
+    monkeypatch.setattr(checking, "FEWEST", 1)
+    ebpl.train(data, quick(held_back=0.4), run="run")
+    monkeypatch.setattr(checking, "FEWEST", 100)
+    with pytest.raises(RunError, match=r"does not fit this run \(its labels are of other images\)"):
+        Trainer(Run("run"), data, Silent()).train()
+
+
+def test_the_help_says_how_many_must_wait() -> None:
+    (option,) = (field for field in fields(Settings) if field.name == "held_back")
+    assert f"{FEWEST} labels or more" in option.metadata["help"]
 
 
 def test_what_was_found_is_told() -> None:

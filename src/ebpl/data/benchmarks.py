@@ -16,6 +16,7 @@ from ebpl.data.sources import read_arrays
 from ebpl.errors import DataError
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+DIGITS_LABELS = 5
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
@@ -53,6 +54,13 @@ def data_folders(data_dir: Path | None) -> list[Path]:
         folders.append(Path(os.environ["EBPL_DATA"]))
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [*folders, Path(cache) / "ebpl"]
+
+
+def labels_of(name: str) -> list[int]:
+    """How many labels of each class a benchmark has by default: the paper's number."""
+    if name == "digits":
+        return [DIGITS_LABELS] * 10
+    return [BENCHMARKS[name].labels_per_class] * len(BENCHMARKS[name].classes)
 
 
 def load_benchmark(name: str, data_dir: Path | None = None, *, download: bool = True) -> ImageSet:
@@ -125,7 +133,7 @@ def _digits() -> ImageSet:
     data = from_arrays(
         pixels[train], labels[train], test_images=pixels[test], test_labels=labels[test], classes=classes, name="digits"
     )
-    return ImageSet("digits", classes, data.train, data.test, None, labels_per_class=5, augment="none")
+    return ImageSet("digits", classes, data.train, data.test, None, labels_per_class=DIGITS_LABELS, augment="none")
 
 
 def _medmnist_reader(name: str) -> Callable[[Path], Arrays]:

@@ -78,19 +78,14 @@ def varied(settings: Settings, name: str, **more: Any) -> Settings:
 
 
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
-    """A line for each dataset and variant that was measured: the last weights' measures, no validation label used.
-
-    A variant that changes nothing on a dataset, such as labels that wait where there are too few, has no line there.
-    """
+    """A line for each dataset and variant that was measured: the last weights' measures, no validation label used."""
     from ebpl.experiments.cells import found
     from ebpl.experiments.table import METRICS, averaged
 
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
-    told: set[int] = set()
     for cell, record in found(cells, records):
-        if (last := record["result"].get("last")) and id(record) not in told:
-            told.add(id(record))
-            results.setdefault((cell.data, name_of(cell.settings, settings)), []).append(last["metrics"])
+        if last := record["result"].get("last"):
+            results.setdefault((cell.data, name_of(cell, settings)), []).append(last["metrics"])
     lines = [["data", "variant", "n", *METRICS.values(), "accuracy, above or below it"]]
     for (data, variant), measured in results.items():
         values = averaged(measured)
@@ -108,19 +103,19 @@ def _difference(measured: Sequence[dict[str, float]], whole: Sequence[dict[str, 
     return f"{100 * mean:+.1f}"
 
 
-def name_of(settings: Settings, base: Settings) -> str:
-    """Which variant of the base the settings of a cell are."""
-    return _names(base, settings.seed)[settings]
+def name_of(cell: Cell, base: Settings) -> str:
+    """Which variant of the base a cell is."""
+    return _names(base, cell.data, cell.settings.seed)[cell]
 
 
 @cache
-def _names(base: Settings, seed: int) -> dict[Settings, str]:
-    """The variants by what their cells are told by; of two that are the same, the first gives the name."""
+def _names(base: Settings, data: str, seed: int) -> dict[Cell, str]:
+    """The variants by their cells; of two that are the same on these data, the first gives the name."""
     from ebpl.experiments.cells import Cell
 
-    names: dict[Settings, str] = {}
+    names: dict[Cell, str] = {}
     for name in VARIANTS:
-        names.setdefault(Cell("", varied(base, name, seed=seed)).settings, name)
+        names.setdefault(Cell(data, varied(base, name, seed=seed)), name)
     return names
 
 
@@ -128,17 +123,18 @@ def overview(cells: Sequence[Cell], records: Sequence[Record], settings: Setting
     """For each dataset and variant how many seeds are there, and which are missing."""
     from ebpl.experiments.output import seeds_there
 
-    return seeds_there(["data", "variant"], cells, records, lambda cell: (cell.data, name_of(cell.settings, settings)))
+    return seeds_there(["data", "variant"], cells, records, lambda cell: (cell.data, name_of(cell, settings)))
 
 
 def only(cells: Sequence[Cell], names: Sequence[str], settings: Settings) -> list[Cell]:
     """The cells of some variants, by name."""
+    named = {cell: name_of(cell, settings) for cell in cells}
     for name in names:
         if name not in VARIANTS:
             raise UsageError(f"There is no variant {name!r}. {did_you_mean(name, VARIANTS)}")
-        if name not in _names(settings, settings.seed).values():
-            raise UsageError(f"The variant {name!r} changes nothing about these settings. Leave it out.")
-    return [cell for cell in cells if name_of(cell.settings, settings) in names]
+        if name not in named.values():
+            raise UsageError(f"The variant {name!r} changes nothing about these settings and data. Leave it out.")
+    return [cell for cell, own in named.items() if own in names]
 
 
 def markdown(lines: Rows) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ebpl.data.benchmarks import labels_of
 from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ablation import VARIANTS, varied
@@ -29,8 +29,20 @@ class Cell:
     settings: Settings
 
     def __post_init__(self) -> None:
-        if self.settings.pseudo_labels == "none":  # how they would have been made is of no effect
-            object.__setattr__(self, "settings", without_steps(self.settings))
+        settings = self.settings
+        if settings.pseudo_labels == "none":  # how they would have been made is of no effect
+            settings = without_steps(settings)
+        if settings.held_back and not self._labels_wait():
+            settings = settings.changed(held_back=0.0)
+        object.__setattr__(self, "settings", settings)
+
+    def _labels_wait(self) -> bool:
+        """Whether there are labels enough for some of them to wait, and a method that lets them."""
+        settings = self.settings
+        labels = labels_of(self.data)
+        if settings.labels_per_class:
+            labels = [settings.labels_per_class] * len(labels)
+        return any(waiting_of_each(labels, settings.held_back)) and not METHODS[settings.method].restart
 
     @property
     def trunk(self) -> Cell:
@@ -41,24 +53,18 @@ class Cell:
         """Whether the record is of this cell.
 
         How the guard was set is of no effect on a run that was not healed, nor what share of the labels was to wait
-        where there are too few of them.
+        on one in which none did.
         """
         if record["data"]["name"] != self.data:
             return False
         result = record.get("result", {})
-        ignored = set() if result.get("healed_divergences") else set(GUARD)
-        if not result.get("check") and self._none_waits(result):
-            ignored.add("held_back")
+        ignored = () if result.get("healed_divergences") else GUARD
+        waited = {} if result.get("check") else {"held_back": 0.0}
         mine, other = (
             {name: value for name, value in telling(settings).items() if name not in ignored}
-            for settings in (self.settings.to_dict(), record["settings"])
+            for settings in (self.settings.to_dict(), {**record["settings"], **waited})
         )
         return mine == other
-
-    def _none_waits(self, result: Mapping[str, Any]) -> bool:
-        """Whether none of as many labels as this result's would wait in this cell."""
-        labels = list(result.get("images", {}).get("labelled", {}).values())
-        return bool(labels) and not any(waiting_of_each(labels, self.settings.held_back))
 
     def __str__(self) -> str:
         settings = self.settings

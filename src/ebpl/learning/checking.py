@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ebpl.learning.trainer import Trainer
 
 FEWEST = 100
-"""Of a hundred labels the share that is right is known to three or four points. Fewer prove less, and are missed more:
+"""Of a hundred labels the share that is right is known to three to five points. Fewer prove less, and are missed more:
 on CIFAR-10 the 70 that a fifth would be cost 2.4 points of accuracy and proved nothing (docs/explanation)."""
 PROOF = 2.0
 """In nats: a temperature must be seven times as likely as none to be believed."""

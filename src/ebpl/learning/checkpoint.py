@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ebpl.errors import RunError, is_memory
 from ebpl.files import write_bytes
@@ -61,8 +62,11 @@ def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def trusted(folder: Path, state: dict[str, Any], targets: torch.Size) -> Iterator[None]:
-    """To take up a state in: one that does not fit the run, or is a stranger's, becomes an error that says so."""
+def trusted(folder: Path, state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[None]:
+    """To take up a state in: one that does not fit the run, or is a stranger's, becomes an error that says so.
+
+    The run's targets of images that have a label, the first ones, must be those of the state.
+    """
     try:
         for part in (state, *([state["good"]] if "good" in state else [])):
             for name, rule in _RULES.items():
@@ -70,8 +74,10 @@ def trusted(folder: Path, state: dict[str, Any], targets: torch.Size) -> Iterato
                     raise ValueError(f"{name} is not what it should be")
             if part.get("check") is not None and Check.stored(part["check"]) is None:
                 raise ValueError("check is not what it should be")
-            if part["targets"].shape != targets:
+            if part["targets"].shape != targets.shape:
                 raise ValueError("it is for other images or classes")
+            if not torch.equal(part["targets"][:labeled].to(targets), targets[:labeled]):
+                raise ValueError("its labels are of other images")
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         if is_memory(error):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,8 +31,6 @@ def begin_step(trainer: Trainer, phase: Phase) -> None:
     trainer.run.save_table(f"{PSEUDO_LABELS}/step-{phase.step}.csv", rows)
     if trainer.method.restart:
         trainer.learner.initialise("step", phase.step)
-        if trainer.check:  # what was found is not about fresh weights
-            trainer.check = replace(trainer.check, temperature=1.0)
     trainer.pseudo_label_accuracy = right = _share_right(trainer, predictions, chosen)
     known = "" if right is None else f", {100 * right:.1f} % of them right"
     trainer.say(f"{phase.name}: {len(chosen)} of {len(trainer.unlabeled)} images get a pseudo-label{known}")

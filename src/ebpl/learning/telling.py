@@ -45,12 +45,12 @@ def introduction(trainer: Trainer) -> list[str]:
 
 
 def _waiting(trainer: Trainer) -> list[str]:
-    if trainer.waiting and trainer.settings.pseudo_labels == "none":
+    if trainer.waiting and not any(phase.step and phase.epochs for phase in trainer.schedule):
         return [f"{trainer.waiting} of these labels check the confidence; without steps they are not learned from"]
     if trainer.waiting:
         return [f"{trainer.waiting} of these labels wait for the first step, and check the confidence until then"]
-    if trainer.settings.held_back:
-        return [f"no label waits: fewer than {FEWEST} would, too few to prove a confidence wrong"]
+    if trainer.settings.held_back and not trainer.method.restart:
+        return [f"all labels are learned from at once; to check the confidence (held_back) takes {FEWEST} that wait"]
     return []
 
 

@@ -81,7 +81,8 @@ class Trainer:
         data = self.data
         parts = split_for(data, self.settings)
         self.labeled_count = len(parts.labeled)
-        waits = waiting(data.train.labels[parts.labeled], self.settings.held_back, self.settings.seed)
+        share = 0.0 if self.method.restart else self.settings.held_back  # what they say is not about fresh weights
+        waits = waiting(data.train.labels[parts.labeled], share, self.settings.seed)
         self.waiting = int(waits.sum())
         labeled = parts.labeled[np.argsort(waits, kind="stable")]
         order = np.concatenate([labeled, parts.unlabeled])
@@ -112,7 +113,7 @@ class Trainer:
         """
         stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self.say))
         if stored is not None:
-            with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets.shape):
+            with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets, self.labeled_count):
                 stored = _each(stored, self.learner.with_own_chains)
                 self._restore(stored)
                 self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
