@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ebpl.documenting import commands, data, files, guarding, ledger, measures, python, results, settings
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.experiments.ablation import base
+from ebpl.experiments.ablation import SMALL, base
 from ebpl.experiments.cells import PAST_DATASETS
 from ebpl.settings import preset
 
@@ -47,6 +47,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "table of results": results.table1,
     "best": lambda root: results.together(results.of_readme(root, "best")),
     "ablation": lambda root: results.ablated(root, base()),
+    "ablation of a small network": lambda root: results.ablated(root, preset("best", **SMALL)),
     "ablation at full length": lambda root: results.ablated(root, preset("best"), PAST_DATASETS),
     "explored mixing": lambda root: results.explored(root, "mixing"),
     "explored energies": lambda root: results.explored(root, "energies"),

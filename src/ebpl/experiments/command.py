@@ -47,7 +47,7 @@ def add_options(parser: Parser) -> None:
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is missing, write tables and figures, and say what is there."""
     from ebpl.experiments import ledger
-    from ebpl.experiments.ablation import only
+    from ebpl.experiments.ablation import AS_IT_IS, name_of, only
     from ebpl.experiments.cells import cells
 
     settings = _settings(options)
@@ -58,7 +58,7 @@ def reproduce(options: argparse.Namespace) -> int:
     if options.variants:
         chosen = only(chosen, options.variants, settings)
     if options.experiment == "ablation":  # of whose variants no single images are shown
-        detailed = only(chosen, ["as it is"], settings)
+        detailed = [cell for cell in chosen if name_of(cell, settings) == AS_IT_IS]
     results, output = Path(options.results), Path(options.output)
     data_dir = Path(options.data_dir) if options.data_dir else None
     if not (options.show or options.draw_only):
