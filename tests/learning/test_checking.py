@@ -1,5 +1,7 @@
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from scipy.stats import norm
 import ebpl
 from ebpl.errors import RunError
 from ebpl.learning import checking, checkpoint
-from ebpl.learning.checking import EXPECTED, FEWEST, PROOF, Check, cooled, waiting
+from ebpl.learning.checking import EXPECTED, FAR, FEWEST, PROOF, Check, cooled, look_again, waiting
 from ebpl.learning.curriculum import tempered
 from ebpl.learning.trainer import Trainer
 from ebpl.model.hybrid import Architecture
@@ -36,7 +38,8 @@ def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    """Let whatever labels wait prove this temperature."""
+    """Let whatever labels wait prove this temperature, once and for all."""
+    monkeypatch.setattr(checking, "FAR", 1e9)
     found = Check.of
     monkeypatch.setattr(
         Check, "of", staticmethod(lambda given, labels: replace(found(given, labels), temperature=temperature))
@@ -150,6 +153,45 @@ def test_the_help_says_how_many_must_wait() -> None:
     assert f"{FEWEST} labels or more" in option.metadata["help"]
 
 
+def test_a_correction_is_dropped_once_the_steps_have_moved_the_confidence_far() -> None:
+    said: list[str] = []
+    probabilities, _ = drawn(200)
+    trainer: Any = SimpleNamespace(check=Check(100, 0.9, 0.7, 9.0, 0.5), say=said.append)
+    look_again(trainer, probabilities)
+    at_first, corrected = probabilities.max(1).mean(), tempered(probabilities, 0.5).max(1).mean()
+    assert (trainer.check.at_first, trainer.check.corrected) == pytest.approx((at_first, corrected))
+    for temperature in (1.2, 1.0, 0.9):  # further away, or not far
+        look_again(trainer, tempered(probabilities, temperature))
+        assert trainer.check.temperature == 0.5
+    look_again(trainer, tempered(probabilities, 0.6))
+    assert trainer.check.temperature == 1
+    assert trainer.check.moved > FAR * (corrected - at_first)
+    (told,) = said
+    assert f"Steps have moved it by +{100 * trainer.check.moved:.1f} points since" in told
+    look_again(trainer, probabilities)  # what was dropped stays so
+    assert trainer.check.temperature == 1
+
+
+def test_what_is_left_alone_is_not_looked_at_again() -> None:
+    for check in (None, Check(100, 0.9, 0.89, 0.1, 1.0)):
+        trainer: Any = SimpleNamespace(check=check)
+        look_again(trainer, np.full((5, 2), 0.5))
+        assert trainer.check == check
+
+
+def test_an_initial_training_that_was_too_short_does_not_make_the_model_too_sure() -> None:
+    short = ebpl.preset("quick", labels_per_class=60, held_back=0.2, epochs=2, steps=2, step_epochs=6)
+    run = ebpl.train("digits", short, run="run")
+    check = run.metrics()["check"]
+    assert check["images"] == 120
+    assert check["proof"] > PROOF
+    assert check["moved"] > FAR * (check["corrected"] - check["at_first"]) > 0
+    assert check["temperature"] == 1
+    told = Path("run/train.log").read_text()
+    assert "too unsure, so class scores are divided by" in told
+    assert "so what was found then is not applied" in told
+
+
 def test_what_was_found_is_told() -> None:
     assert str(Check(102, 0.931, 0.845, 5.8, 0.62)) == (
         "Of 102 labels that were held back, 93.1 % were predicted right at a mean confidence of 84.5 %: "
@@ -208,7 +250,8 @@ def test_what_is_kept_is_corrected_and_what_is_learned_from_is_not(monkeypatch: 
     results = {name: run.metrics() for name, run in runs.items()}
     check = results["corrected"]["check"]
     assert (check["images"], check["temperature"]) == (6, 0.5)
-    assert results["as it is"]["check"] == {**check, "temperature": 1.0}
+    alone = dict.fromkeys(("at_first", "corrected", "moved"), 0.0)  # nothing to look at again
+    assert results["as it is"]["check"] == {**check, "temperature": 1.0, **alone}
     assert data.test is not None
     raw, kept = (
         ebpl.predict(runs[name].load_model()[0], data.test.pixels).probabilities for name in ("as it is", "corrected")

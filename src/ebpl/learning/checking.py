@@ -1,15 +1,15 @@
 """Labels that wait: before they join the training, they tell how far its confidence can be believed.
 
 They are the only honest witnesses there are without validation data, and a curriculum loses none of them: when it
-begins, they are learned from like all others. What they say is of the weights before it, and steps move the confidence
-a little, too. They are few, so the confidence is left alone unless they prove it wrong;
-and where they would be too few to prove anything, none waits.
+begins, they are learned from like all others. What they say is of the weights before it; where steps have moved the
+confidence by much since, as after an initial training that was too short, it is not believed any more. They are few, so
+the confidence is left alone unless they prove it wrong; and where they would be too few to prove anything, none waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,8 @@ PROOF = 2.0
 EXPECTED = 0.5
 """How far from 0 the logarithm of a temperature is thought to lie before any label has been looked at. A handful of
 labels that are all right would otherwise make certain what was a guess."""
+FAR = 0.5
+"""A correction is dropped once steps have moved the mean confidence by more than this share of what it does itself."""
 TEMPERATURES = np.exp(np.linspace(-1, 1, 101) * np.log(4))
 """From a quarter to four; the one in the middle is 1."""
 
@@ -45,8 +47,14 @@ class Check:
     proof: float
     """The logarithm of how much likelier than 1 the likeliest temperature is, after these labels."""
     temperature: float
-    """By which class scores are divided in what is kept: the likeliest if that is proof enough and accuracy and
-    confidence bear it out, else 1."""
+    """By which class scores are divided in what is kept: the likeliest if that is proof enough, accuracy and
+    confidence bear it out, and the steps have not moved the confidence far since; else 1."""
+    at_first: float = 0.0
+    """The mean confidence in images without labels when the first step began, before any correction."""
+    corrected: float = 0.0
+    """The same after it. Both are 0 if there was no step, or nothing to correct."""
+    moved: float = 0.0
+    """How far the steps had moved that confidence when they last were looked at."""
 
     @staticmethod
     def of(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Check:
@@ -64,7 +72,10 @@ class Check:
     def stored(value: Any) -> Check | None:
         """A check that was written down; None if there is none, or if it is not what it should be."""
         names = {field.name for field in fields(Check)}
-        if not isinstance(value, dict) or value.keys() != names or not all(map(is_number, value.values())):
+        needed = {field.name for field in fields(Check) if field.default is MISSING}
+        if not isinstance(value, dict) or not needed <= value.keys() <= names:
+            return None
+        if not all(map(is_number, value.values())):
             return None
         return Check(**value) if value["temperature"] > 0 else None
 
@@ -73,6 +84,9 @@ class Check:
             f"Of {self.images} labels that were held back, {100 * self.accuracy:.1f} % were predicted right "
             f"at a mean confidence of {100 * self.confidence:.1f} %"
         )
+        if self.temperature == 1 and self.corrected:
+            by = 100 * self.moved
+            return f"{found}. Steps have moved it by {by:+.1f} points since, so what was found then is not applied."
         if self.temperature == 1:
             return f"{found}, which proves nothing against it."
         wrong = "too sure" if self.temperature > 1 else "too unsure"
@@ -106,6 +120,25 @@ def run_check(trainer: Trainer) -> None:
     labels = trainer.pool.targets[here].argmax(1).cpu().numpy()
     trainer.check = Check.of(trainer.predict(trainer.pool.images[here]).probabilities, labels)
     trainer.say(str(trainer.check))
+
+
+def look_again(trainer: Trainer, probabilities: NDArray[np.float64]) -> None:
+    """Drop a correction when the steps have moved the confidence far; probabilities are of all unlabelled images."""
+    from ebpl.learning.curriculum import tempered
+
+    check = trainer.check
+    if check is None or check.temperature == 1 or len(probabilities) == 0:
+        return
+    confidence = float(probabilities.max(1).mean())
+    if not check.corrected:
+        corrected = float(tempered(probabilities, check.temperature).max(1).mean())
+        trainer.check = replace(check, at_first=confidence, corrected=corrected)
+        return
+    moved, correction = confidence - check.at_first, check.corrected - check.at_first
+    far = moved * correction > FAR * correction**2
+    trainer.check = replace(check, moved=moved, temperature=1.0 if far else check.temperature)
+    if far:
+        trainer.say(str(trainer.check))
 
 
 def cooled(weights: dict[str, Tensor], temperature: float) -> dict[str, Tensor]:

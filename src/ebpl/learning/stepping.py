@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ebpl.learning.checking import look_again
 from ebpl.learning.curriculum import Phase, pseudo_targets, select
 from ebpl.learning.prediction import Predictions
 from ebpl.learning.strangers import belonging, distances_from_the_others, familiar
@@ -22,6 +23,7 @@ def begin_step(trainer: Trainer, phase: Phase) -> None:
     """Give the pseudo-labels of this step, list them in the run directory, and restart if the method does."""
     settings = trainer.settings
     predictions = trainer.predict(trainer.pool.images[trainer.labeled_count :])
+    look_again(trainer, predictions.probabilities)
     allowed = _allowed(trainer, predictions, phase) if settings.reject_outliers else None
     by_class = predictions.labels if settings.selection == "class" else None
     chosen = select(predictions.confidences, phase.step, phase.steps, allowed, by_class)
