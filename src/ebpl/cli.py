@@ -307,7 +307,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ebpl import api
     from ebpl.files import finite, write_json
     from ebpl.reporting.tables import measures_table, seeds_table, show
-    from ebpl.runs import Run, readable_seeds, seed_folders
+    from ebpl.runs import Run, seed_folders
 
     def title(run: Run) -> str:
         return str(options.data or f"{run.data_name}, test images")
@@ -316,7 +316,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     if seed_folders(folder):
         result = api.evaluation_of_seeds(folder, options.data, **how)
-        run = readable_seeds(folder)[0][0]
+        run = Run(folder / f"seed-{next(iter(result['seeds']))}")
         table = seeds_table(title(run), {seed: each["metrics"] for seed, each in result["seeds"].items()})
     else:
         run = Run(folder)

@@ -289,7 +289,11 @@ def _hold(lock: IO[str], path: Path) -> None:
 def seed_folders(folder: Path) -> list[Path]:
     """The runs of several seeds in this folder, in the order of their seeds."""
     found = [path for path in folder.glob("seed-*") if _is_of_a_seed(path) and (path / SETTINGS).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("seed-")))
+    return sorted(found, key=_seed_of)
+
+
+def _seed_of(path: Path) -> int:
+    return int(path.name.removeprefix("seed-"))
 
 
 def _is_of_a_seed(path: Path) -> bool:
@@ -312,7 +316,7 @@ def readable_seeds(folder: Path) -> tuple[list[Run], dict[int, str]]:
         try:
             runs.append(Run(path))
         except RunError as error:
-            broken[int(path.name.removeprefix("seed-"))] = str(error)
+            broken[_seed_of(path)] = str(error)
     return runs, broken
 
 

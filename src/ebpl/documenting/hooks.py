@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 FIGURES = ("reproduced/*.png", "benchmarks/scaling.png")
+EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unsure", "waiting")
+"""Searches below `results/explored`."""
 MADE: dict[str, Callable[[Path], str]] = {
     "settings": lambda _: settings.settings(),
     "presets": lambda _: settings.presets(),
@@ -49,13 +52,7 @@ MADE: dict[str, Callable[[Path], str]] = {
     "ablation": lambda root: results.ablated(root, base()),
     "ablation of a small network": lambda root: results.ablated(root, preset("best", **SMALL)),
     "ablation at full length": lambda root: results.ablated(root, preset("best"), PAST_DATASETS),
-    "explored mixing": lambda root: results.explored(root, "mixing"),
-    "explored energies": lambda root: results.explored(root, "energies"),
-    "explored agreement": lambda root: results.explored(root, "agreement"),
-    "explored small": lambda root: results.explored(root, "small"),
-    "explored unmixed": lambda root: results.explored(root, "unmixed"),
-    "explored unsure": lambda root: results.explored(root, "unsure"),
-    "explored waiting": lambda root: results.explored(root, "waiting"),
+    **{f"explored {search}": partial(results.explored, search=search) for search in EXPLORED},
     "moments": results.moments,
     "distances": results.distances,
     "outliers": lambda root: results.beyond(root, "outliers"),

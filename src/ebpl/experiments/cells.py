@@ -10,7 +10,7 @@ from ebpl.data.names import BENCHMARK_NAMES
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.experiments.ablation import VARIANTS, varied
 from ebpl.experiments.ledger import GUARD, Record, telling
-from ebpl.learning.checking import waiting_of_each
+from ebpl.learning.checking import share_to_wait, waiting_of_each
 from ebpl.methods import METHODS
 from ebpl.settings import Settings, without_steps
 
@@ -38,11 +38,10 @@ class Cell:
 
     def _labels_wait(self) -> bool:
         """Whether there are labels enough for some of them to wait, and a method that lets them."""
-        settings = self.settings
         labels = labels_of(self.data)
-        if settings.labels_per_class:
-            labels = [settings.labels_per_class] * len(labels)
-        return any(waiting_of_each(labels, settings.held_back)) and not METHODS[settings.method].restart
+        if self.settings.labels_per_class:
+            labels = [self.settings.labels_per_class] * len(labels)
+        return any(waiting_of_each(labels, share_to_wait(self.settings)))
 
     @property
     def trunk(self) -> Cell:

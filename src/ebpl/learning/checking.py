@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.methods import METHODS
 from ebpl.seeds import derived_seed
+from ebpl.settings import Settings
 from ebpl.stored import is_number
 
 if TYPE_CHECKING:
@@ -98,6 +100,12 @@ def _loss(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     return float((np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(labels)), labels]).sum())
 
 
+def share_to_wait(settings: Settings) -> float:
+    """The share of labels that are to wait; none for a method whose steps begin with fresh weights, of which they would
+    say nothing."""
+    return 0.0 if METHODS[settings.method].restart else settings.held_back
+
+
 def waiting_of_each(labels: Sequence[int], share: float) -> list[int]:
     """How many labels of each class wait if it has so many: this share, rounded down; none if they were too few."""
     counts = [int(share * count + 1e-9) for count in labels]
@@ -124,7 +132,7 @@ def run_check(trainer: Trainer) -> None:
 
 def look_again(trainer: Trainer, probabilities: NDArray[np.float64]) -> None:
     """Drop a correction when the steps have moved the confidence far; probabilities are of all unlabelled images."""
-    from ebpl.learning.curriculum import tempered
+    from ebpl.learning.curriculum import tempered  # and with it PyTorch, which the list of cells does without
 
     check = trainer.check
     if check is None or check.temperature == 1 or len(probabilities) == 0:

@@ -8,15 +8,17 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from ebpl.errors import RunError, is_memory
 from ebpl.files import write_bytes
 from ebpl.learning.checking import Check
 from ebpl.stored import is_number
+
+if TYPE_CHECKING:
+    from ebpl.learning.update import Pool
 
 KEPT = 2
 _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
@@ -62,10 +64,10 @@ def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def trusted(folder: Path, state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[None]:
+def trusted(folder: Path, state: dict[str, Any], pool: Pool) -> Iterator[None]:
     """To take up a state in: one that does not fit the run, or is a stranger's, becomes an error that says so.
 
-    The run's targets of images that have a label, the first ones, must be those of the state.
+    The true labels of the run's images must be those of the state.
     """
     try:
         for part in (state, *([state["good"]] if "good" in state else [])):
@@ -74,9 +76,9 @@ def trusted(folder: Path, state: dict[str, Any], targets: Tensor, labeled: int) 
                     raise ValueError(f"{name} is not what it should be")
             if part.get("check") is not None and Check.stored(part["check"]) is None:
                 raise ValueError("check is not what it should be")
-            if part["targets"].shape != targets.shape:
+            if part["targets"].shape != pool.targets.shape:
                 raise ValueError("it is for other images or classes")
-            if not torch.equal(part["targets"][:labeled].to(targets), targets[:labeled]):
+            if not torch.equal(part["targets"][: pool.labeled].to(pool.targets), pool.targets[: pool.labeled]):
                 raise ValueError("its labels are of other images")
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:

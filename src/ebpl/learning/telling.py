@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.data.images import ImageSet
-from ebpl.learning.checking import FEWEST
+from ebpl.learning.checking import FEWEST, share_to_wait
 from ebpl.learning.prediction import Predictions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _waiting(trainer: Trainer) -> list[str]:
         return [f"{trainer.waiting} of these labels check the confidence; without steps they are not learned from"]
     if trainer.waiting:
         return [f"{trainer.waiting} of these labels wait for the first step, and check the confidence until then"]
-    if trainer.settings.held_back and not trainer.method.restart:
+    if share_to_wait(trainer.settings):
         return [f"all labels are learned from at once; to check the confidence (held_back) takes {FEWEST} that wait"]
     return []
 

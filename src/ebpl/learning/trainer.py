@@ -17,7 +17,7 @@ from ebpl.data.split import split_for
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.learning import checkpoint
 from ebpl.learning.batches import epoch_order
-from ebpl.learning.checking import Check, cooled, run_check, waiting
+from ebpl.learning.checking import Check, cooled, run_check, share_to_wait, waiting
 from ebpl.learning.curriculum import Phase, phases, rate_factor, tempered
 from ebpl.learning.guard import Guard, RanAway
 from ebpl.learning.learner import Learner
@@ -80,9 +80,7 @@ class Trainer:
         """Training images on the device, labelled ones first, those that wait last of them; validation images too."""
         data = self.data
         parts = split_for(data, self.settings)
-        self.labeled_count = len(parts.labeled)
-        share = 0.0 if self.method.restart else self.settings.held_back  # what they say is not about fresh weights
-        waits = waiting(data.train.labels[parts.labeled], share, self.settings.seed)
+        waits = waiting(data.train.labels[parts.labeled], share_to_wait(self.settings), self.settings.seed)
         self.waiting = int(waits.sum())
         labeled = parts.labeled[np.argsort(waits, kind="stable")]
         order = np.concatenate([labeled, parts.unlabeled])
@@ -94,9 +92,14 @@ class Trainer:
         self.validation = held_out if len(held_out) else None
         targets = torch.zeros(len(order), len(data.classes))
         labels = torch.from_numpy(data.train.labels[labeled])
-        targets[torch.arange(self.labeled_count), labels] = 1
-        self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device), self.labeled_count)
+        targets[torch.arange(len(labeled)), labels] = 1
+        self.pool = Pool(self._on_device(data.train.pixels[order]), targets.to(self.device), len(labeled))
         self.validation_images = self._on_device(held_out.pixels) if self.validation else None
+
+    @property
+    def labeled_count(self) -> int:
+        """So many of the training images, the first ones, have a true label."""
+        return self.pool.labeled
 
     def _on_device(self, pixels: np.ndarray) -> Tensor:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(self.device)
@@ -113,7 +116,7 @@ class Trainer:
         """
         stored = self.ranks.first(lambda: checkpoint.load(self.run.checkpoints, self.say))
         if stored is not None:
-            with checkpoint.trusted(self.run.checkpoints, stored, self.pool.targets, self.labeled_count):
+            with checkpoint.trusted(self.run.checkpoints, stored, self.pool):
                 stored = _each(stored, self.learner.with_own_chains)
                 self._restore(stored)
                 self.guard, self.seconds = Guard(**stored["guard"]), stored["seconds"]
