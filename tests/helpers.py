@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-from ebpl.data.images import ImageSet, from_arrays
-from ebpl.settings import Settings, preset
+from ebpl.config import Settings
+from ebpl.config.presets import preset
+from ebpl.data.dataset import ImageSet, from_arrays
 
 CHROMIUM = shutil.which("chromium")
 NEEDS_BROWSER = [

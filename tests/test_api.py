@@ -6,7 +6,7 @@ import pytest
 
 import ebpl
 from ebpl.errors import DataError, RunError, UsageError
-from ebpl.reporting.progress import Silent
+from ebpl.terminal import Silent
 from tests.helpers import blobs, quick
 
 
@@ -25,7 +25,7 @@ def test_arrays_must_be_given_again_to_resume() -> None:
 
 def test_settings_can_be_changed_by_name() -> None:
     run = ebpl.train(blobs(), quick(), run="run", method="curriculum-labeling", pseudo_labels="none", epochs=1)
-    assert ebpl.Run("run").settings.epochs == 1
+    assert ebpl.Run("run").settings.optim.epochs == 1
     assert run.settings.method == "curriculum-labeling"
 
 
@@ -46,7 +46,7 @@ def test_data_that_is_only_for_testing_is_not_trained_on() -> None:
 
 def test_a_preset_can_be_named() -> None:
     run = ebpl.train(blobs(), preset="quick", method="curriculum-labeling", pseudo_labels="none", epochs=1, run="run")
-    assert run.settings.sgld_steps == 5
+    assert run.settings.sgld.steps == 5
     assert repr(run) == "Run('run': curriculum-labeling on blobs, finished)"
     with pytest.raises(UsageError, match="not both"):
         ebpl.train(blobs(), quick(), preset="quick")
@@ -92,9 +92,9 @@ def test_data_of_several_runs_is_loaded_once(monkeypatch: pytest.MonkeyPatch) ->
         loads.append(arguments)
         return load(*arguments, **options)
 
-    load = ebpl.data.load.load
+    load = ebpl.data.load
     monkeypatch.setattr("ebpl.api.load", counted)
-    monkeypatch.setattr("ebpl.data.load.load", counted)
+    monkeypatch.setattr("ebpl.data.load", counted)
     runs = ebpl.train_seeds("digits", range(3), settings, run="seeds")
     assert len(loads) == 1
     for run in runs[:2]:

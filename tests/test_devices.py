@@ -2,17 +2,17 @@ import pytest
 import torch
 
 from ebpl import devices
+from ebpl.config.presets import preset
 from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
 from ebpl.errors import UsageError
-from ebpl.settings import preset
 
 
 def test_the_cpu_computes_in_float32_and_a_gpu_in_bfloat16() -> None:
     settings = preset("standard")
     assert choose_dtype(settings, torch.device("cpu")) == torch.float32
     assert choose_dtype(settings, torch.device("cuda")) == torch.bfloat16
-    assert choose_dtype(settings.changed(dtype="float32"), torch.device("cuda")) == torch.float32
-    assert choose_dtype(settings.changed(dtype="bfloat16"), torch.device("cpu")) == torch.bfloat16
+    assert choose_dtype(settings.changed(runtime__dtype="float32"), torch.device("cuda")) == torch.float32
+    assert choose_dtype(settings.changed(runtime__dtype="bfloat16"), torch.device("cpu")) == torch.bfloat16
 
 
 def test_the_device_asked_for_is_taken_or_refused() -> None:

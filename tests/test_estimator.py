@@ -18,9 +18,9 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 
 import ebpl
 from ebpl import EBPLClassifier
+from ebpl.config import Settings
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.estimator import _NAMED
-from ebpl.settings import Settings
 from tests.helpers import blobs
 
 TINY = {"preset": "quick", "sgld_steps": 1, "buffer_size": 128, "batch_size": 32}
@@ -59,7 +59,7 @@ def labels() -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted(images: np.ndarray, labels: np.ndarray) -> EBPLClassifier:
     names = np.array(["bird", "cat", "dog", None], dtype=object)
-    return tiny(pseudo_labels="hard", steps=3, step_epochs=1).fit(images, names[labels])
+    return tiny(pseudo_labels="hard", curriculum__steps=3, curriculum__epochs=1).fit(images, names[labels])
 
 
 def test_it_is_the_training_of_the_command(images: np.ndarray, labels: np.ndarray) -> None:
@@ -117,7 +117,7 @@ def test_given_labels_never_change_and_the_others_are_predicted(
 
 
 def test_it_tells_the_step_in_which_an_image_was_first_labelled(images: np.ndarray, labels: np.ndarray) -> None:
-    model = tiny(pseudo_labels="hard", steps=3, step_epochs=1, run="kept").fit(images, labels)
+    model = tiny(pseudo_labels="hard", curriculum__steps=3, curriculum__epochs=1, run="kept").fit(images, labels)
     assert ((model.labeled_iter_ == 0) == (labels >= 0)).all()
     seen: set[int] = set()
     for step in (1, 2, 3):
@@ -193,8 +193,8 @@ def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray)
     assert set(_NAMED) <= names
     assert parameters & names == {*_NAMED, "method", "device"}
     model = tiny(epochs=1, method="curriculum-labeling", settings={"precision": "full"}).fit(images, labels)
-    assert (model.settings_.method, model.settings_.precision) == ("curriculum-labeling", "full")
-    assert model.settings_.depth == ebpl.preset("quick").depth
+    assert (model.settings_.method, model.settings_.model.precision_matrix) == ("curriculum-labeling", "full")
+    assert model.settings_.model.depth == ebpl.preset("quick").depth
 
 
 @pytest.mark.parametrize(

@@ -13,61 +13,67 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from ebpl.api import evaluate as evaluate
     from ebpl.api import resume as resume
-    from ebpl.api import resume_all as resume_all
     from ebpl.api import train as train
-    from ebpl.api import train_seeds as train_seeds
-    from ebpl.data.images import Images as Images
-    from ebpl.data.images import ImageSet as ImageSet
-    from ebpl.data.images import from_arrays as from_arrays
-    from ebpl.data.load import load as load
+    from ebpl.config import Settings as Settings
+    from ebpl.config.presets import preset as preset
+    from ebpl.data import load as load
+    from ebpl.data.dataset import Images as Images
+    from ebpl.data.dataset import ImageSet as ImageSet
+    from ebpl.data.dataset import from_arrays as from_arrays
     from ebpl.data.split import Split as Split
     from ebpl.data.split import split as split
+    from ebpl.errors import DataError as DataError
+    from ebpl.errors import DivergedError as DivergedError
     from ebpl.errors import EbplError as EbplError
+    from ebpl.errors import RunError as RunError
+    from ebpl.errors import SomeFailedError as SomeFailedError
+    from ebpl.errors import UsageError as UsageError
+    from ebpl.errors import WriteError as WriteError
     from ebpl.estimator import EBPLClassifier as EBPLClassifier
-    from ebpl.exporting import export as export
-    from ebpl.inspecting import Inspection as Inspection
-    from ebpl.inspecting import inspect as inspect
-    from ebpl.labeling.adding import add_labels as add_labels
-    from ebpl.labeling.suggesting import suggest as suggest
-    from ebpl.learning.prediction import Predictions as Predictions
-    from ebpl.learning.prediction import predict as predict
-    from ebpl.measuring.summary import measure as measure
-    from ebpl.reporting.page.make import report as report
+    from ebpl.inference.evaluate import evaluate as evaluate
+    from ebpl.inference.export import export as export
+    from ebpl.inference.predict import predict as predict
+    from ebpl.inspection import Inspection as Inspection
+    from ebpl.inspection import inspect as inspect
+    from ebpl.labeling import suggest as suggest
+    from ebpl.labeling.add_labels import add_labels as add_labels
+    from ebpl.metrics import measure as measure
+    from ebpl.reporting import report as report
     from ebpl.runs import Run as Run
-    from ebpl.settings import Settings as Settings
-    from ebpl.settings import preset as preset
 
 _HOME = {
-    "evaluate": "ebpl.api",
     "resume": "ebpl.api",
-    "resume_all": "ebpl.api",
     "train": "ebpl.api",
-    "train_seeds": "ebpl.api",
-    "Images": "ebpl.data.images",
-    "ImageSet": "ebpl.data.images",
-    "from_arrays": "ebpl.data.images",
-    "load": "ebpl.data.load",
+    "Settings": "ebpl.config",
+    "preset": "ebpl.config.presets",
+    "load": "ebpl.data",
+    "Images": "ebpl.data.dataset",
+    "ImageSet": "ebpl.data.dataset",
+    "from_arrays": "ebpl.data.dataset",
     "Split": "ebpl.data.split",
     "split": "ebpl.data.split",
+    "DataError": "ebpl.errors",
+    "DivergedError": "ebpl.errors",
     "EbplError": "ebpl.errors",
-    "Inspection": "ebpl.inspecting",
-    "inspect": "ebpl.inspecting",
-    "add_labels": "ebpl.labeling.adding",
-    "suggest": "ebpl.labeling.suggesting",
+    "RunError": "ebpl.errors",
+    "SomeFailedError": "ebpl.errors",
+    "UsageError": "ebpl.errors",
+    "WriteError": "ebpl.errors",
     "EBPLClassifier": "ebpl.estimator",
-    "export": "ebpl.exporting",
-    "Predictions": "ebpl.learning.prediction",
-    "predict": "ebpl.learning.prediction",
-    "measure": "ebpl.measuring.summary",
-    "report": "ebpl.reporting.page.make",
+    "evaluate": "ebpl.inference.evaluate",
+    "export": "ebpl.inference.export",
+    "predict": "ebpl.inference.predict",
+    "Inspection": "ebpl.inspection",
+    "inspect": "ebpl.inspection",
+    "suggest": "ebpl.labeling",
+    "add_labels": "ebpl.labeling.add_labels",
+    "measure": "ebpl.metrics",
+    "report": "ebpl.reporting",
     "Run": "ebpl.runs",
-    "Settings": "ebpl.settings",
-    "preset": "ebpl.settings",
 }
 __all__ = [*_HOME, "__version__"]
 

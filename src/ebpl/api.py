@@ -1,45 +1,34 @@
-"""Train, resume, evaluate: what the command line does, for Python, under the same names."""
+"""Train and resume, for Python under the names and with the arguments of the command line."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebpl import settings as presets
-from ebpl.data.images import ImageSet
-from ebpl.data.load import load
-from ebpl.data.names import BENCHMARK_NAMES
+from ebpl.config import Settings
+from ebpl.config import presets as named
+from ebpl.data import BENCHMARK_NAMES, load
+from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, describe_environment, threads
 from ebpl.errors import SomeFailedError, UsageError
-from ebpl.evaluating import Data, draw_reliability, evaluate, evaluation, evaluation_of_seeds, finish, opened
-from ebpl.learning.ranks import ALONE, Ranks, join
-from ebpl.processes import place
-from ebpl.reporting.progress import Progress, Silent, duration
-from ebpl.reporting.tensorboard import writer_class
-from ebpl.runs import Run, Watched, open_runs, resume_command
-from ebpl.seeds import checked_seeds
-from ebpl.settings import Settings
+from ebpl.inference.evaluate import Data, finish, opened
+from ebpl.launch import place
+from ebpl.methods import get_method
+from ebpl.models.weights import describe_model
+from ebpl.rng import checked_seeds
+from ebpl.runs import Run, open_runs, resume_command
+from ebpl.terminal import Progress, Silent, duration
+from ebpl.training.distributed import ALONE, Ranks, join
 
 if TYPE_CHECKING:
-    from ebpl.learning.side_by_side import Pieces
+    from ebpl.training.concurrent import Pieces
 
-__all__ = [
-    "default_settings",
-    "draw_reliability",
-    "evaluate",
-    "evaluation",
-    "evaluation_of_seeds",
-    "go_on",
-    "resume",
-    "resume_all",
-    "train",
-    "train_seeds",
-]
+RunPath = Run | str | os.PathLike[str]
 
 
 def train(
@@ -47,22 +36,30 @@ def train(
     settings: Settings | None = None,
     *,
     preset: str | None = None,
+    config: str | os.PathLike[str] | None = None,
+    set: Mapping[str, Any] | None = None,
     run: str | os.PathLike[str] | None = None,
+    seeds: Iterable[int] | str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
     skip_unreadable: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | Sequence[Progress] | None = None,
     time_limit: float | None = None,
     devices: int | None = None,
     nodes: int | None = None,
     **changes: Any,
-) -> Run:
-    """Train on `data` and return the finished run.
+) -> Any:
+    """Train on `data` and return the finished run, or a list of runs with `seeds`.
 
-    `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `standard` on a GPU and
-    `quick` on a CPU if not given; single settings can be changed by name. The run directory is `run`, or a new one
-    below `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`. With a `time_limit`
-    in seconds, a few updates are timed first, and epochs are shortened until the whole training fits.
+    `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `best` with a GPU and
+    `quick` without one if not given. They are changed by a TOML file `config`, by `set={"sgld.steps": 5}`, and by name:
+    `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below `runs/`. Image files that cannot be
+    read are an error, or left out with `skip_unreadable`. With a `time_limit` in seconds, a few updates are timed
+    first, and epochs are shortened until the whole training fits.
+
+    With `seeds` ("0-4" or [0, 1, 2]) the same settings are trained with each, side by side on a GPU, elsewhere one
+    after the other; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished
+    before `ebpl.SomeFailedError` is raised.
 
     In a script started by torchrun or SLURM in several processes, all of them train one run together, each on its own
     device; `devices` (on each machine) and `nodes` are then checked, and `devices=1` lets each train a run of its own.
@@ -71,120 +68,119 @@ def train(
     >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
+    >>> [run.path.as_posix() for run in ebpl.train("digits", seeds=[0, 1], run="runs/two", epochs=1)]
+    ['runs/two/seed-0', 'runs/two/seed-1']
     """
-    chosen = _chosen(settings, preset, changes)
-    choose_device(chosen)
-    ranks = join(chosen, devices, nodes)
+    chosen = _chosen(settings, preset, config, {**(set or {}), **changes})
+    places = {"data_dir": data_dir, "image_size": image_size, "skip_unreadable": skip_unreadable}
+    if seeds is not None:
+        if "seed" in changes or "seed" in (set or {}):
+            raise UsageError("Give a seed or seeds, not both.")
+        if (devices or 1) * (nodes or 1) > 1:
+            raise UsageError("Several seeds are trained on one device; devices and nodes are for one run on several.")
+        shown = list(progress) if isinstance(progress, Sequence) else None
+        return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, time_limit)
+    assert not isinstance(progress, Sequence)
+    return _train_one(data, chosen, run, places, progress or Silent(), time_limit, devices, nodes)
+
+
+def _train_one(
+    data: Data,
+    settings: Settings,
+    run: str | os.PathLike[str] | None,
+    places: dict[str, Any],
+    progress: Progress,
+    time_limit: float | None,
+    devices: int | None,
+    nodes: int | None,
+) -> Run:
+    choose_device(settings.runtime)
+    ranks = join(settings, get_method(settings.method).terms(settings), devices, nodes)
     if time_limit is not None and ranks.count > 1:
         raise UsageError("A time limit is for one process: the time of several is not known before they train.")
 
     def prepared() -> tuple[Run, ImageSet]:
-        images = load(data, data_dir=data_dir, image_size=image_size, skip_unreadable=skip_unreadable)
-        _check(images, chosen)
-        source = _source(data, data_dir, image_size, skip_unreadable)
-        fitting = _fitted(images, chosen, time_limit, progress or Silent())
-        return Run.create(Path(run) if run else None, fitting, images, source, ranks.count), images
+        images = load(data, **places)
+        _check(images, settings)
+        fitted = _fitted(images, settings, time_limit, progress)
+        return Run.create(Path(run) if run else None, fitted, images, _source(data, **places), ranks.count), images
 
     made, images = ranks.first(prepared)
-    for _ in _training(made, images, progress if progress and ranks.is_first else Silent(), ranks):
+    for _ in _training(made, images, progress, ranks):
         pass
     return made
 
 
-def train_seeds(
+def _train_seeds(
     data: Data,
-    seeds: Iterable[int] | str,
-    settings: Settings | None = None,
-    *,
-    preset: str | None = None,
-    run: str | os.PathLike[str] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
-    image_size: int | None = None,
-    skip_unreadable: bool = False,
-    progress: Sequence[Progress] | None = None,
-    time_limit: float | None = None,
-    **changes: Any,
+    seeds: Sequence[int],
+    settings: Settings,
+    run: str | os.PathLike[str] | None,
+    places: dict[str, Any],
+    progress: Sequence[Progress] | None,
+    time_limit: float | None,
 ) -> list[Run]:
-    """Train the same settings with several seeds and return the finished runs, in the order of the seeds.
-
-    On a GPU the seeds are trained side by side, elsewhere one after the other; each as if it were alone. All else is as
-    in `train`; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished before
-    `ebpl.errors.SomeFailedError` is raised.
-
-    >>> import ebpl
-    >>> runs = ebpl.train_seeds("digits", [0, 1], run="runs/two", epochs=1, pseudo_labels="none")
-    >>> [run.path.as_posix() for run in runs]
-    ['runs/two/seed-0', 'runs/two/seed-1']
-    """
-    if "seed" in changes:
-        raise UsageError("Give a seed or seeds, not both.")
-    _alone()
-    chosen = _chosen(settings, preset, changes)
-    every = [chosen.changed(seed=seed) for seed in checked_seeds(seeds)]
-    images = load(data, data_dir=data_dir, image_size=image_size, skip_unreadable=skip_unreadable)
-    for each in every:
-        _check(images, each)
-    source = _source(data, data_dir, image_size, skip_unreadable)
-    shown = progress or [Silent() for _ in every]
-    chosen = _fitted(images, chosen, time_limit / len(every) if time_limit else None, shown[0])
-    runs = Run.create_for_seeds(Path(run) if run else None, chosen, [each.seed for each in every], images, source)
+    _one_process()
+    images = load(data, **places)
+    for seed in seeds:
+        _check(images, settings.changed(seed=seed))
+    shown = progress or [Silent() for _ in seeds]
+    settings = _fitted(images, settings, time_limit / len(seeds) if time_limit else None, shown[0])
+    folder = Path(run) if run else None
+    runs = Run.create_for_seeds(folder, settings, seeds, images, _source(data, **places))
     return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
 
 
 def resume(
-    run: Run | str | os.PathLike[str],
+    runs: RunPath | Sequence[RunPath],
     *,
     data: ImageSet | None = None,
-    progress: Progress | None = None,
+    progress: Progress | Sequence[Progress] | None = None,
     devices: int | None = None,
     nodes: int | None = None,
-) -> Run:
-    """Go on with a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
+) -> Any:
+    """Continue a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
 
-    It may go on with another number of `devices` or `nodes` than it was started with.
+    Several runs, or a folder of several seeds, are continued as `train` does with seeds, and returned as a list. A
+    single run may continue with another number of `devices` or `nodes` than it was started with.
     """
-    run = opened(run)
+    several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    every = [each for run in several for each in ([run] if isinstance(run, Run) else open_runs([Path(run)]))]
+    if len(every) == 1 and isinstance(runs, Run | str | os.PathLike):
+        assert not isinstance(progress, Sequence)
+        return _resume_one(every[0], data, progress or Silent(), devices, nodes)
+    shown = progress if isinstance(progress, Sequence) else [Silent() for _ in every]
+    return _resume_several(every, data, shown)
+
+
+def _resume_one(run: Run, data: ImageSet | None, progress: Progress, devices: int | None, nodes: int | None) -> Run:
     if run.finished:
         return run
-    ranks = join(run.settings, devices, nodes)
+    ranks = join(run.settings, get_method(run.settings.method).terms(run.settings), devices, nodes)
     images = ranks.first(lambda: run.load_data(data))
-    for _ in _going_on(run, images, progress if progress and ranks.is_first else Silent(), ranks):
+    for _ in _continued(run, images, progress, ranks):
         pass
     return run
 
 
-def resume_all(
-    runs: Run | str | os.PathLike[str] | Iterable[Run | str | os.PathLike[str]],
-    *,
-    data: ImageSet | None = None,
-    progress: Sequence[Progress] | None = None,
-) -> list[Run]:
-    """Go on with several runs as `train_seeds` does, side by side on a GPU; finished ones are returned as they are.
-
-    A folder of several seeds stands for all of them.
-    """
-    _alone()
-    several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
-    every = []
-    for run in several:
-        every += [run] if isinstance(run, Run) else open_runs([Path(run)])
-    shown = progress or [Silent() for _ in every]
+def _resume_several(runs: list[Run], data: ImageSet | None, progress: Sequence[Progress]) -> list[Run]:
+    _one_process()
     loaded: dict[str, ImageSet] = {}
     trainings = {}
-    for run, seen in zip(every, shown, strict=True):
+    for run, seen in zip(runs, progress, strict=True):
         if not run.finished:
             where = repr(run.source)
             loaded[where] = run.load_data(data or loaded.get(where))
-            trainings[run] = _going_on(run, loaded[where], seen)
+            trainings[run] = _continued(run, loaded[where], seen)
     _all(list(trainings), list(trainings.values()))
-    return every
+    return runs
 
 
 def default_settings(device: str = "auto") -> Settings:
     """The preset that fits this machine: `best` with a GPU, `quick` without."""
     import torch
 
-    return presets.preset("best" if torch.cuda.is_available() and device != "cpu" else "quick")
+    return named.preset("best" if torch.cuda.is_available() and device != "cpu" else "quick")
 
 
 def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: bool) -> dict[str, Any]:
@@ -197,34 +193,36 @@ def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: 
     return {"path": path, "data_dir": folder, "image_size": image_size, **skipping}
 
 
-def _chosen(settings: Settings | None, preset: str | None, changes: dict[str, Any]) -> Settings:
+def _chosen(settings: Settings | None, preset: str | None, config: Any, changes: Mapping[str, Any]) -> Settings:
     if settings is not None and preset is not None:
         raise UsageError(
             "Give settings or a preset, not both: settings = ebpl.preset(name, ...) makes one of the other."
         )
+    from_file = named.read_config(config) if config is not None else {}
     if settings is None:
-        settings = presets.preset(preset) if preset else default_settings(changes.get("device", "auto"))
-    return settings.changed(**changes)
+        device = changes.get("device", from_file.get("runtime.device", "auto"))
+        settings = named.preset(preset) if preset else default_settings(device)
+    return settings.changed(from_file).changed(changes)
 
 
 def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress: Progress) -> Settings:
     """The settings with epochs short enough for the time limit, if there is one."""
     if limit is None:
         return settings
-    from ebpl.learning.fitting import fit_to_time
+    from ebpl.training.time_budget import fit_to_time
 
-    fitted, timing = fit_to_time(images, settings, limit)
+    fitted, timing = fit_to_time(images, settings, get_method(settings.method).terms, limit)
     if fitted == settings:
         progress.say(f"the whole training will take about {duration(timing.seconds)}, which fits")
     else:
         progress.say(
-            f"the whole training would take about {duration(timing.seconds)}; epochs of {fitted.epoch_updates} updates "
-            f"make it fit {duration(limit)}"
+            f"the whole training would take about {duration(timing.seconds)}; epochs of "
+            f"{fitted.optim.updates_per_epoch} updates make it fit {duration(limit)}"
         )
     return fitted
 
 
-def _alone() -> None:
+def _one_process() -> None:
     """Several runs at once are one process's work; processes that were started to train one run together are told."""
     if place().count > 1:
         raise UsageError(
@@ -236,30 +234,46 @@ def _alone() -> None:
 
 def _check(images: ImageSet, settings: Settings) -> None:
     """Whatever can fail without training fails before a run directory is made."""
+    from ebpl.models import build_backbone
+    from ebpl.training.callbacks import summary_writer
+
     split_for(images, settings)
-    choose_device(settings)
-    if settings.tensorboard:
-        writer_class()
+    choose_device(settings.runtime)
+    get_method(settings.method)
+    options = {"depth": 10, "width": 1}  # a small one: it is the name that may be wrong
+    build_backbone(settings.model.backbone, options, images.shape)
+    if settings.runtime.tensorboard:
+        summary_writer()
 
 
 def _training(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
     """A whole training in small pieces, the first of which prepares and the last of which measures."""
-    from ebpl.learning.trainer import Trainer
+    from ebpl.training import checkpoint
+    from ebpl.training.callbacks import Callback, ProgressBar, RunLog, RunWriter, TensorBoard
+    from ebpl.training.trainer import Trainer
 
-    run = run if ranks.is_first else Watched(run)
+    method = get_method(run.settings.method)
     with contextlib.ExitStack() as held:
         ranks.first(lambda: held.enter_context(run.training()))
-        trainer = Trainer(run, images, progress, ranks)
-        yield from trainer.work()
-        ranks.first(lambda: finish(run, images, trainer))
+        callbacks: list[Callback] = []
+        trainer = Trainer(
+            run.settings, images, method.terms, reinitialise=method.reinitialise, callbacks=callbacks, ranks=ranks
+        )
+        if ranks.is_first:
+            callbacks += [RunWriter(run, describe_model(trainer.state.model, images)), RunLog(run)]
+            callbacks += [TensorBoard(run.path / "tensorboard")] if run.settings.runtime.tensorboard else []
+            callbacks.append(ProgressBar(progress))
+        stored = ranks.first(lambda: checkpoint.load(run.checkpoints, trainer.say))
+        yield from trainer.work(stored)
+        ranks.first(lambda: finish(run, trainer))
 
 
-def _going_on(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
+def _continued(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
     """The rest of a training, with what it was started with."""
-    then, now = run.environment(), {**describe_environment(run.settings), "processes": ranks.count}
+    then, now = run.environment(), {**describe_environment(run.settings.runtime), "processes": ranks.count}
     for name in ("device", "dtype", "processes"):
-        if then.get(name, now[name]) != now[name]:
-            progress.say(f"The run was started with {name} {then[name]} and goes on here with {now[name]}.")
+        if then.get(name, now[name]) != now[name] and ranks.is_first:
+            progress.say(f"The run was started with {name} {then[name]} and continues here with {now[name]}.")
     if now["device"] != "cpu" or then.get("processes", 1) != ranks.count:
         # on a GPU trainings take turns, and threads change no digit
         yield from _training(run, images, progress, ranks)
@@ -268,14 +282,14 @@ def _going_on(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALO
         yield from _training(run, images, progress, ranks)
 
 
-def go_on(
+def resume_runs(
     runs: Sequence[Run], images: ImageSet, progress: Sequence[Progress], deadline: float = math.inf
 ) -> dict[Path, Exception]:
     """Train runs on the same images to their ends, side by side on a GPU; returns the errors of those that failed.
 
     At the deadline, on the clock of `time.monotonic`, all stop after saving their last finished epoch.
     """
-    pieces = [_going_on(run, images, seen) for run, seen in zip(runs, progress, strict=True)]
+    pieces = [_continued(run, images, seen) for run, seen in zip(runs, progress, strict=True)]
     return _together(runs, pieces, deadline)
 
 
@@ -288,16 +302,19 @@ def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:
 
 def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = math.inf) -> dict[Path, Exception]:
     """Train all of them, side by side on a GPU, one after the other elsewhere; the errors of those that failed."""
-    from ebpl.learning.side_by_side import Training, train_all
+    from ebpl.training.concurrent import Training, train_all
 
-    on_gpu = all(choose_device(run.settings).type == "cuda" for run in runs)
+    on_gpu = all(choose_device(run.settings.runtime).type == "cuda" for run in runs)
     for run in runs if on_gpu else ():
-        run.note_company(len(runs))
+        run.record_concurrency(len(runs))
     trainings = [Training(each, on_gpu) for each in pieces]
     try:
         train_all(trainings, in_turns=on_gpu, deadline=deadline)
     except KeyboardInterrupt:
         reasons = [str(training.error) for training in trainings if training.error]
-        message = "\n".join([f"Stopped. Go on with: {resume_command(runs)}", *reasons])
+        message = "\n".join([f"Stopped. Continue with: {resume_command(runs)}", *reasons])
         raise KeyboardInterrupt(message) from None
     return {run.path: training.error for run, training in zip(runs, trainings, strict=True) if training.error}
+
+
+__all__ = ["default_settings", "opened", "resume", "resume_runs", "train"]

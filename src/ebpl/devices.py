@@ -9,40 +9,41 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ebpl.config import RuntimeSettings
 from ebpl.errors import UsageError
-from ebpl.processes import own_gpu
-from ebpl.settings import Settings
+from ebpl.launch import own_gpu
 
 
-def choose_device(settings: Settings) -> torch.device:
+def choose_device(runtime: RuntimeSettings) -> torch.device:
     """The device asked for; `auto` takes the GPU where there is one."""
-    if settings.device == "cuda" and not torch.cuda.is_available():
+    if runtime.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda was asked for, but PyTorch sees no GPU here. Use --device cpu or auto.")
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
     own = own_gpu()
     if kind == "cuda" and own is not None and own < torch.cuda.device_count():
         torch.cuda.set_device(own)
     return torch.device(kind)
 
 
-def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
+def choose_dtype(runtime: RuntimeSettings, device: torch.device) -> torch.dtype:
     """The network's number type; `auto` takes bfloat16 on a GPU, where it is several times faster."""
-    if settings.dtype == "auto":
+    if runtime.dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    return torch.bfloat16 if runtime.dtype == "bfloat16" else torch.float32
 
 
-def device_and_dtype(settings: Settings) -> tuple[torch.device, torch.dtype]:
+def device_and_dtype(runtime: RuntimeSettings) -> tuple[torch.device, torch.dtype]:
     """What to predict with here; a GPU run's weights work without a GPU too."""
     if not torch.cuda.is_available():
-        settings = settings.changed(device="cpu")
-    device = choose_device(settings)
-    return device, choose_dtype(settings, device)
+        runtime = replace(runtime, device="cpu")
+    device = choose_device(runtime)
+    return device, choose_dtype(runtime, device)
 
 
 @contextlib.contextmanager
@@ -72,13 +73,13 @@ def _commit() -> str | None:
     return found.stdout.strip()
 
 
-def describe_environment(settings: Settings) -> dict[str, Any]:
+def describe_environment(runtime: RuntimeSettings) -> dict[str, Any]:
     """Software and hardware that a run with these settings uses here, for its record."""
     import numpy
 
     import ebpl
 
-    device = choose_device(settings)
+    device = choose_device(runtime)
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
     return {
         "ebpl": ebpl.__version__,
@@ -91,5 +92,5 @@ def describe_environment(settings: Settings) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": gpu,
         "device": device.type,
-        "dtype": str(choose_dtype(settings, device)).removeprefix("torch."),
+        "dtype": str(choose_dtype(runtime, device)).removeprefix("torch."),
     }

@@ -20,8 +20,8 @@ class EbplError(Exception):
     exit_code = 1
 
 
-class UsageError(EbplError):
-    """An option, a name or a value that does not exist or does not fit."""
+class UsageError(EbplError, ValueError):
+    """An option, a name or a value that does not exist or does not fit; a ValueError too, as Python calls them."""
 
     exit_code = 2
 
@@ -69,7 +69,7 @@ class WriteError(EbplError):
 
 
 MEMORY_ADVICE = (
-    "Lower --batch-size, --consistency-batch, --buffer-size, --width or --image-size, or close other programs."
+    "Lower --batch-size, --width, --image-size, consistency.batch_size or sgld.buffer_size, or close other programs."
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,17 +25,16 @@ from sklearn.utils.validation import (
 )
 
 from ebpl import api
-from ebpl import settings as presets
-from ebpl.data.images import UNLABELED, Images, ImageSet, check
-from ebpl.data.rows import Scale, is_row, missing, plain, shape_for, shape_of
+from ebpl.config import Settings, find, presets
+from ebpl.data.dataset import UNLABELED, Images, ImageSet, check
+from ebpl.data.sklearn_input import Scale, is_row, missing, plain, shape_for, shape_of
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError
-from ebpl.learning.prediction import Predictions, predict
-from ebpl.learning.telling import PSEUDO_LABELS
-from ebpl.model.hybrid import Architecture
-from ebpl.reporting.progress import Silent, terminal_progress
+from ebpl.models import Architecture
+from ebpl.models.predictions import Predictions, predict
 from ebpl.runs import Run
-from ebpl.settings import Settings
+from ebpl.runs.reader import PSEUDO_LABELS, read_table
+from ebpl.terminal import Silent, terminal_progress
 
 _NAMED = (
     "pseudo_labels",
@@ -44,13 +42,9 @@ _NAMED = (
     "depth",
     "width",
     "epochs",
-    "steps",
-    "step_epochs",
     "batch_size",
     "learning_rate",
     "augment",
-    "sgld_steps",
-    "buffer_size",
 )
 """Settings that are parameters of the estimator, and may be left to the preset with None."""
 LEAST_TO_SHIFT = 16
@@ -58,7 +52,7 @@ LEAST_TO_SHIFT = 16
 
 
 class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
-    """A classifier of images from few labels and many unlabelled ones, with a confidence that can be believed.
+    """A classifier of images from few labels and many unlabelled ones, with calibrated confidence.
 
     Images are (N, H, W) or (N, H, W, C) with C of 1 or 3, or rows (N, features). Rows are square gray images unless
     `image_shape` says what they are: (H, W), (H, W, C), or "row" for features that are no image, each of which is
@@ -70,11 +64,11 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     Parameters
     ----------
     preset : "paper", "standard", "best" or "quick"; by default "best" on a machine with a GPU, else "quick"
-    method : "ebpl" or "curriculum-labeling", the baseline
-    pseudo_labels, validation_fraction, depth, width, epochs, steps, step_epochs, batch_size, learning_rate, augment, \
-sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
+    method : "ebpl", "curriculum-labeling" (the baseline) or any other that `ebpl train --help` lists
+    pseudo_labels, validation_fraction, depth, width, epochs, batch_size, learning_rate, augment : options of \
+`ebpl train`; None: what the preset says
     device : "auto", "cpu" or "cuda"
-    settings : further settings by name, as a dictionary; `ebpl train --help` lists all
+    settings : further settings by their full names, such as {"sgld.steps": 5}
     image_shape : what rows are, see above
     run : a new run directory to keep; by default a temporary one. It is never overwritten, so leave it out where
         copies of the estimator are fitted, as in a grid search
@@ -113,13 +107,9 @@ sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
         depth: int | None = None,
         width: int | None = None,
         epochs: int | None = None,
-        steps: int | None = None,
-        step_epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         augment: str | None = None,
-        sgld_steps: int | None = None,
-        buffer_size: int | None = None,
         device: str = "auto",
         settings: Mapping[str, Any] | None = None,
         image_shape: tuple[int, ...] | str | None = None,
@@ -134,13 +124,9 @@ sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
         self.depth = depth
         self.width = width
         self.epochs = epochs
-        self.steps = steps
-        self.step_epochs = step_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.augment = augment
-        self.sgld_steps = sgld_steps
-        self.buffer_size = buffer_size
         self.device = device
         self.settings = settings
         self.image_shape = image_shape
@@ -211,14 +197,16 @@ sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
 
     def _chosen_settings(self) -> Settings:
         """The preset's settings, changed by the parameters that are given."""
-        further = dict(self.settings or {})
-        named = {name: getattr(self, name) for name in _NAMED if getattr(self, name) is not None}
-        named |= {"method": self.method, "device": self.device, "seed": self._seed()}
-        if twice := sorted(further.keys() & {*_NAMED, "method", "device", "seed"}):
-            wanted = "random_state" if twice == ["seed"] else " and ".join(twice)
+        further = {find(name).name: value for name, value in (self.settings or {}).items()}
+        named = {find(name).name: getattr(self, name) for name in _NAMED if getattr(self, name) is not None}
+        named |= {"method": self.method, "runtime.device": self.device, "seed": self._seed()}
+        if twice := sorted(
+            further.keys() & {*(find(name).name for name in _NAMED), "method", "runtime.device", "seed"}
+        ):
+            wanted = "random_state" if twice == ["seed"] else " and ".join(name.rpartition(".")[2] for name in twice)
             raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
         chosen = presets.preset(self.preset) if self.preset else api.default_settings(self.device)
-        return chosen.changed(**further, **named)
+        return chosen.changed({**further, **named})
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -254,7 +242,7 @@ sgld_steps, buffer_size : settings of `ebpl train`; None: what the preset says
         return self._predictions(self.scale_.pixels(self._rows(X, reset=False)))
 
     def _predictions(self, pixels: NDArray[np.uint8]) -> Predictions:
-        device, dtype = device_and_dtype(self.settings_)
+        device, dtype = device_and_dtype(self.settings_.runtime)
         return predict(self.model_.to(device), pixels, dtype)
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -292,9 +280,6 @@ def _labels(y: Any) -> tuple[NDArray[np.bool_], NDArray[Any]]:
 def _first_steps(run: Run, count: int) -> NDArray[np.int64]:
     """The curriculum step that first gave each of the training images a pseudo-label; -1 where none did."""
     first = np.full(count, -1)
-    for step in range(run.settings.steps, 0, -1):
-        path = run.path / PSEUDO_LABELS / f"step-{step}.csv"
-        if path.is_file():
-            with path.open(newline="", encoding="utf-8") as file:
-                first[[int(row["image"]) for row in csv.DictReader(file)]] = step
+    for step in range(run.settings.curriculum.steps, 0, -1):
+        first[[int(row["image"]) for row in read_table(run.path, f"{PSEUDO_LABELS}/step-{step}.csv")]] = step
     return first

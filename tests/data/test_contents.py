@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ebpl.data import load
 from ebpl.data.contents import PARTS, contents
-from ebpl.data.images import from_arrays
-from ebpl.data.load import load
+from ebpl.data.dataset import from_arrays
 from ebpl.errors import DataError
 from tests.helpers import blobs, class_folders, random_images, write_png
 

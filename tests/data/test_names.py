@@ -1,5 +1,5 @@
+from ebpl.data import BENCHMARK_NAMES
 from ebpl.data.benchmarks import BENCHMARKS
-from ebpl.data.names import BENCHMARK_NAMES
 
 
 def test_the_names_are_those_of_the_benchmarks() -> None:

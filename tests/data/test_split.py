@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpl.data.images import ImageSet, from_arrays
-from ebpl.data.load import load
+from ebpl.data import load
+from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.data.split import split
 from ebpl.errors import DataError
 

@@ -19,10 +19,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from ebpl import cli, processes
+from ebpl import cli
+from ebpl import launch as processes
+from ebpl.cli.options import changes
+from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import EbplError
-from ebpl.options import changes
-from ebpl.settings import PRESETS, preset
 from tests.docs.pages import PAGES, ROOT, Block, blocks, text_of
 
 TINY = {"depth": 10, "width": 1, "epochs": 1, "epoch_updates": 1, "steps": 2, "step_epochs": 1, "sgld_steps": 1}
@@ -76,7 +77,7 @@ def run_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in block.commands():
         with monkeypatch.context() as patch:
             if block.mark == "interrupted":
-                patch.setattr("ebpl.learning.trainer.begin_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                patch.setattr("ebpl.training.trainer.begin_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             run_command(line, block.mark == "interrupted")
 
 

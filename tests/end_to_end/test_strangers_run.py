@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import ebpl
 from ebpl.cli import main
 from ebpl.errors import RunError
-from ebpl.weights import load_model
+from ebpl.models.weights import load_model
 from tests.helpers import class_folders, quick
 
 
@@ -23,7 +23,7 @@ from tests.helpers import class_folders, quick
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stranger")
     class_folders(folder / "pets")
-    ebpl.train(folder / "pets", quick(epochs=2, steps=1), run=folder / "run")
+    ebpl.train(folder / "pets", quick(epochs=2, curriculum__steps=1), run=folder / "run")
     return folder
 
 

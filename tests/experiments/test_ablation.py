@@ -3,11 +3,12 @@ from typing import Any
 
 import pytest
 
+from ebpl.config import Settings
+from ebpl.config.presets import preset
 from ebpl.errors import UsageError
-from ebpl.experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows, varied
-from ebpl.experiments.cells import Cell, cells
-from ebpl.experiments.output import write
-from ebpl.settings import Settings, preset
+from experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows, varied
+from experiments.cells import Cell, cells
+from experiments.output import write
 
 BASE = base()
 
@@ -94,7 +95,7 @@ def test_variants_are_of_the_preset_on_a_shorter_schedule() -> None:
     whole = preset("best")
     assert whole.changed(**SHORT) == BASE
     assert BASE.epochs + BASE.steps * BASE.step_epochs < (whole.epochs + whole.steps * whole.step_epochs) / 2
-    assert base(mix=0.1).mix == 0.1
+    assert base(data__mixup_probability=0.1).mix == 0.1
     (full,) = chosen("as long as the preset", seeds=range(1))
     assert full == Cell("blood", whole)  # whose records serve for both
 
@@ -107,8 +108,8 @@ def test_every_change_is_of_a_setting_that_exists() -> None:
 
 def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
     for settings in (BASE, preset("best"), preset("quick")):
-        assert varied(settings, "initial training twice as long").epochs == 2 * settings.epochs
+        assert varied(settings, "initial training twice as long").epochs == 2 * settings.optim.epochs
         half = varied(settings, "twice as many steps of half the length")
-        assert half.steps * half.step_epochs == settings.steps * settings.step_epochs
-        assert half.steps == 2 * settings.steps
-        assert varied(settings, "no images mixed", seed=3) == settings.changed(mix=0.0, seed=3)
+        assert half.steps * half.step_epochs == settings.curriculum.steps * settings.curriculum.epochs
+        assert half.steps == 2 * settings.curriculum.steps
+        assert varied(settings, "no images mixed", seed=3) == settings.changed(data__mixup_probability=0.0, seed=3)

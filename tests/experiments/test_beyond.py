@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import ebpl
+from ebpl.config.presets import preset
 from ebpl.data.split import split_for
 from ebpl.errors import UsageError
-from ebpl.experiments import beyond
-from ebpl.experiments.beyond import MOST_COLUMNS, Beyond, compact, mixed, records, summary
-from ebpl.reporting.progress import Progress, Silent
-from ebpl.settings import preset
+from ebpl.terminal import Progress, Silent
+from experiments import beyond
+from experiments.beyond import MOST_COLUMNS, Beyond, compact, mixed, records, summary
 from tests.helpers import random_images
 
-SETTINGS = preset("quick", epochs=1, steps=2, step_epochs=1, sgld_steps=1, guard_every=5)
+SETTINGS = preset("quick", epochs=1, curriculum__steps=2, curriculum__epochs=1, sgld__steps=1, guard_every=5)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ebpl.errors import UsageError
-from ebpl.experiments import cluster
-from ebpl.experiments.cells import Cell, cells
-from ebpl.experiments.cluster import families, reproduce_on, run_family
+from experiments import cluster
+from experiments.cells import Cell, cells
+from experiments.cluster import families, reproduce_on, run_family
 from tests.experiments.test_reproduce import SETTINGS, made, results
 
 BASELINE = [

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from ebpl.cli import main
-from ebpl.experiments.ablation import SMALL
-from ebpl.experiments.cells import Cell
-from ebpl.experiments.ledger import load
-from ebpl.files import write_json
-from ebpl.settings import preset
+from ebpl.config.presets import preset
+from ebpl.io import write_json
+from experiments.ablation import SMALL
+from experiments.cells import Cell
+from experiments.ledger import load
 
 TINY = ("--preset", "quick", "--epochs", "1", "--steps", "1", "--step-epochs", "1", "--epoch-updates", "2")
 

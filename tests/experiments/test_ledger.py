@@ -6,7 +6,7 @@ import pytest
 
 import ebpl
 from ebpl.errors import DataError
-from ebpl.experiments import ledger
+from experiments import ledger
 from tests.helpers import ROOT, blobs, quick
 
 

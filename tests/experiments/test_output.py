@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from ebpl.experiments.cells import cells
-from ebpl.experiments.output import overview, write
-from ebpl.settings import preset
+from ebpl.config.presets import preset
+from experiments.cells import cells
+from experiments.output import overview, write
 
 
 def test_the_overview_counts_what_is_there_and_names_what_is_missing() -> None:
@@ -14,7 +14,7 @@ def test_the_overview_counts_what_is_there_and_names_what_is_missing() -> None:
 
 
 def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_training() -> None:
-    chosen = cells("best", ["blood", "digits"], [0, 1], preset("quick", epochs=2, step_epochs=1))
+    chosen = cells("best", ["blood", "digits"], [0, 1], preset("quick", epochs=2, curriculum__epochs=1))
     measures = {"accuracy": 0.87, "f_score": 0.85, "ece": 0.03}
     curves = {
         "validation_accuracy": [0.5, 0.6, 0.7, 0.7, 0.8, 0.8],

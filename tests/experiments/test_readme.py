@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from ebpl.config.presets import preset
 from ebpl.errors import DataError
-from ebpl.experiments import ledger
-from ebpl.experiments.cells import cells, found
-from ebpl.experiments.output import tables
-from ebpl.experiments.readme import SHOWN, TABLES, comparison, fill
-from ebpl.settings import preset
+from experiments import ledger
+from experiments.cells import cells, found
+from experiments.output import tables
+from experiments.readme import SHOWN, TABLES, comparison, fill
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ebpl.experiments import ledger
-from ebpl.experiments.cells import Cell, cells
-from ebpl.experiments.output import overview, write
-from ebpl.experiments.reproduce import Reproduction
-from ebpl.reporting.progress import Progress, Silent
-from ebpl.settings import preset
+from ebpl.config.presets import preset
+from ebpl.terminal import Progress, Silent
+from experiments import ledger
+from experiments.cells import Cell, cells
+from experiments.output import overview, write
+from experiments.reproduce import Reproduction
 
-SETTINGS = preset("quick", epochs=2, steps=2, step_epochs=1, sgld_steps=2, guard_every=5)
+SETTINGS = preset("quick", epochs=2, curriculum__steps=2, curriculum__epochs=1, sgld__steps=2, guard_every=5)
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def test_from_cells_to_tables_and_figures() -> None:
 
 
 def test_what_was_interrupted_ends_with_the_ledger_it_would_have_had() -> None:
-    chosen = cells("table1", ["digits"], [0], SETTINGS.changed(checkpoint_seconds=0.0))
+    chosen = cells("table1", ["digits"], [0], SETTINGS.changed(runtime__checkpoint_seconds=0.0))
     assert made(chosen, "whole").run()
 
     class Stop(Silent):

@@ -1,8 +1,8 @@
-from ebpl.experiments.cells import cells
-from ebpl.experiments.selection import moments, rows
-from ebpl.settings import preset
+from ebpl.config.presets import preset
+from experiments.cells import cells
+from experiments.selection import moments, rows
 
-SETTINGS = preset("quick", epochs=2, steps=2, step_epochs=1)
+SETTINGS = preset("quick", epochs=2, curriculum__steps=2, curriculum__epochs=1)
 CELLS = cells("table1", ["digits"], [0, 1], SETTINGS)
 
 
@@ -11,7 +11,7 @@ def record(cell, accuracy, ece):
     return {"data": {"name": "digits"}, "settings": cell.settings.to_dict(), "result": {"curves": curves}}
 
 
-SOFT = [cell for cell in CELLS if (cell.settings.method, cell.settings.pseudo_labels) == ("ebpl", "soft")]
+SOFT = [cell for cell in CELLS if (cell.settings.method, cell.settings.curriculum.pseudo_labels) == ("ebpl", "soft")]
 RECORDS = [
     record(SOFT[0], [0.1, 0.5, 0.9, 0.7], [0.4, 0.3, 0.2, 0.1]),
     record(SOFT[1], [0.3, 0.8, 0.6, 0.7], [0.4, 0.3, 0.2, 0.3]),

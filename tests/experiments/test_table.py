@@ -1,9 +1,10 @@
 import csv
 import io
 
-from ebpl.experiments.cells import Cell, cells
-from ebpl.experiments.ledger import Record
-from ebpl.experiments.table import (
+from ebpl.config.presets import preset
+from experiments.cells import Cell, cells
+from experiments.ledger import Record
+from experiments.table import (
     METRICS,
     NOT_MEASURED,
     Entry,
@@ -17,7 +18,6 @@ from ebpl.experiments.table import (
     rows,
     summary,
 )
-from ebpl.settings import preset
 
 SETTINGS = preset("quick")
 
@@ -29,7 +29,7 @@ def record(cell: Cell, accuracy: float, ece: float) -> Record:
 
 
 CELLS = cells("table1", ["blood", "svhn"], [0, 1], SETTINGS)
-SOFT = [cell for cell in CELLS if (cell.data, cell.settings.pseudo_labels) == ("blood", "soft")]
+SOFT = [cell for cell in CELLS if (cell.data, cell.settings.curriculum.pseudo_labels) == ("blood", "soft")]
 RECORDS = [record(cell, 0.6 + 0.1 * i, 0.4 - 0.1 * i) for i, cell in enumerate(SOFT)]
 
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from ebpl.errors import DataError
+from ebpl.labeling import Suggestion
 from ebpl.labeling.label_studio import NAME, config, picture, read_labels, tasks
-from ebpl.labeling.suggesting import Suggestion
 
 CAT = Suggestion("a b/ü.png", 3, "cat", 0.7, "dog", 0.2, 1.5)
 

@@ -1,24 +1,97 @@
-"""What a dataset holds, whatever form it comes in, also where it cannot be trained on yet."""
+"""Images that are there more than once, told by what they show and not by their names."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.duplicates import Entry
-from ebpl.data.files import Look, is_text
-from ebpl.data.images import UNLABELED, Images, ImageSet
-from ebpl.data.load import load
-from ebpl.data.names import BENCHMARK_NAMES
-from ebpl.data.reading import Listed, read_surveyed, survey, unread
-from ebpl.data.sources import list_csv, list_folder
+from ebpl.data import BENCHMARK_NAMES, format_of, load
+from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.decode import ImageInfo, is_text
+from ebpl.data.folder import Listed, read_surveyed, survey, unread
+
+
+class Entry(NamedTuple):
+    """An image of a dataset: what it is called, where it belongs, and a digest of what it shows."""
+
+    name: str
+    part: str
+    """train, validation or test."""
+    label: str
+    """Its class, '' where it has none."""
+    digest: bytes
+
+
+Group = tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Groups of entries that show the same picture, and those of them that harm."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def extra(self) -> int:
+        """How many images could go without anything being lost."""
+        return sum(len(group) - 1 for group in self.groups)
+
+    @cached_property
+    def conflicting(self) -> tuple[Group, ...]:
+        """The same picture with two different labels: at least one of them is wrong."""
+        return self._those(lambda group: len({entry.label for entry in group} - {""}) > 1)
+
+    @cached_property
+    def leaking(self) -> tuple[Group, ...]:
+        """The same picture in training and among the images that measure it or choose its weights."""
+        return self._those(lambda group: "train" in (parts := {entry.part for entry in group}) and len(parts) > 1)
+
+    @cached_property
+    def labeled_and_unlabeled(self) -> tuple[Group, ...]:
+        """The same picture with and without a label among the training images."""
+
+        def both(group: Group) -> bool:
+            labels = {entry.label for entry in group if entry.part == "train"}
+            return "" in labels and len(labels) > 1
+
+        return self._those(both)
+
+    def _those(self, harmful: Callable[[Group], bool]) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if harmful(group))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All groups for JSON, each with what is wrong with it."""
+        kinds = ("conflicting", "leaking", "labeled_and_unlabeled")
+        found = {kind: set(getattr(self, kind)) for kind in kinds}
+        return {
+            "extra": self.extra,
+            **{kind: len(groups) for kind, groups in found.items()},
+            "groups": [
+                {
+                    "images": [{"image": e.name, "part": e.part, "label": e.label or None} for e in group],
+                    **{kind: group in groups for kind, groups in found.items()},
+                }
+                for group in self.groups
+            ],
+        }
+
+
+def find_duplicates(entries: Iterable[Entry]) -> Duplicates:
+    """Entries with the same digest, in the order in which they come."""
+    by_digest: dict[bytes, list[Entry]] = {}
+    for entry in entries:
+        by_digest.setdefault(entry.digest, []).append(entry)
+    return Duplicates(tuple(tuple(group) for group in by_digest.values() if len(group) > 1))
+
 
 Done = Callable[[int], None]
 PARTS = ("train", "validation", "test")
@@ -60,16 +133,14 @@ def contents(
 ) -> Contents:
     """What is in whatever `ebpl.load` takes; `done` is told how many more files have been opened."""
     if not isinstance(data, ImageSet) and str(data) not in BENCHMARK_NAMES and is_text(str(data)):
-        path = Path(data)
-        if os.path.isdir(path):
-            return _of_files(list_folder(path), image_size, done)
-        if os.path.isfile(path) and path.suffix.lower() == ".csv":
-            return _of_files(list_csv(path), image_size, done)
+        found = format_of(Path(data))
+        if found and (listed := found.lister()):
+            return _of_files(listed(Path(data)), image_size, done)
     return _of_arrays(load(data, data_dir=data_dir, image_size=image_size, training=False))
 
 
 def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
-    found = survey(listed, digests=True, done=done)
+    found = survey(listed, image_size, digests=True, done=done)
     entries = [
         Entry(listed.called(path), part, label, found.digests[path])
         for part in PARTS
@@ -78,7 +149,7 @@ def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
     ]
     broken = unread(listed, found)
     notes = [*listed.notes, *(found.notes(found.size(image_size)) if found.looks else ())]
-    looks: list[Look] = list(found.looks.values())
+    looks: list[ImageInfo] = list(found.looks.values())
     number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
     labels = [number[entry.label] for entry in entries if entry.part == "train"]
     return Contents(

@@ -1,4 +1,4 @@
-"""Readers of official file formats: CIFAR-10 batches, SVHN MATLAB files, Fashion-MNIST idx files."""
+"""Arrays in files: .npz with MedMNIST's keys, CIFAR-10 batches, SVHN's MATLAB files, Fashion-MNIST's idx files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import DataError
 
 Arrays = dict[str, NDArray[Any]]
@@ -131,3 +132,52 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape).copy()
     except Exception as error:
         raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
+
+
+def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:
+    """Arrays under MedMNIST's keys: train_images, train_labels (-1 = unlabelled) and, if there, test_ and val_ ones."""
+    arrays = read_arrays(path)
+    for part in ("train", "test", "val"):
+        if f"{part}_images" in arrays and image_size is not None:
+            arrays[f"{part}_images"] = resized(arrays[f"{part}_images"], (image_size, image_size))
+    if "train_images" not in arrays and "test_images" in arrays:  # good to measure on, though not to train on
+        arrays["train_images"], arrays["train_labels"] = arrays["test_images"][:0], np.zeros(0, np.int64)
+    missing = {"train_images", "train_labels"} - arrays.keys()
+    if missing:
+        raise DataError(
+            f"{path} has no {' and '.join(sorted(missing))}; wanted are MedMNIST's keys train_images, train_labels "
+            f"and, optionally, test_images and test_labels. It holds: {', '.join(sorted(arrays)) or 'nothing'}."
+        )
+    return from_arrays(
+        arrays["train_images"],
+        arrays["train_labels"],
+        test_images=arrays.get("test_images"),
+        test_labels=arrays.get("test_labels"),
+        validation_images=arrays.get("val_images"),
+        validation_labels=arrays.get("val_labels"),
+        name=path.stem,
+        training=False,
+    )
+
+
+def resized(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Arrays of uint8 images at another size; what is no such array is left for `from_arrays` to refuse."""
+    from PIL import Image
+
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == size:
+        return images
+    flat = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
+    made = np.zeros((len(images), *size, *images.shape[3:]), np.uint8)
+    for target, image in zip(made, flat, strict=True):
+        small = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BOX)
+        target[...] = np.asarray(small).reshape(target.shape)
+    return made
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz; nothing in it is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except Exception as error:
+        raise DataError(f"{path} is not a readable .npz file: {error}.") from error

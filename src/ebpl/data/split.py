@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.images import ImageSet
+from ebpl.config import Settings
+from ebpl.data.dataset import ImageSet
 from ebpl.errors import DataError
-from ebpl.seeds import derived_seed
-from ebpl.settings import Settings
+from ebpl.rng import derived_seed
 
 PAPER_VALIDATION = 0.3
 ENOUGH_LABELS = 50
@@ -85,8 +85,8 @@ def split_for(data: ImageSet, settings: Settings) -> Split:
     return split(
         data,
         seed=settings.seed,
-        labels_per_class=settings.labels_per_class,
-        validation_fraction=settings.validation_fraction,
+        labels_per_class=settings.data.labels_per_class,
+        validation_fraction=settings.data.validation_fraction,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.errors import DataError
-from ebpl.labeling.suggesting import Suggestion
+from ebpl.labeling import Suggestion
 
 NAME = "ebpl_image"
 """The field of a task that says which image it is; Label Studio hands it back in every export."""

@@ -1,1 +1,255 @@
-"""What people see: progress, figures, tables."""
+"""Make the page: gather what is known about a run, and write it as one HTML file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ebpl import __version__
+from ebpl.config import Settings
+from ebpl.config.presets import nearest_preset
+from ebpl.errors import EbplError, UsageError, WriteError
+from ebpl.inference.evaluate import Data, opened
+from ebpl.io import write_bytes
+from ebpl.methods import get_method
+from ebpl.reporting import sections
+from ebpl.reporting.report_data import Sight, look
+from ebpl.reporting.sections import count, percent, things
+from ebpl.runs import Run
+from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read
+from ebpl.terminal import duration
+from ebpl.training.relabel import phases
+
+LOG = logging.getLogger("ebpl")
+REPORT = "report.html"
+
+
+def report(
+    run: Run | str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    done: Callable[[int], None] = lambda _: None,
+) -> Path:
+    """Write one HTML page about a run, finished or not, and return where it is: by default `report.html` in the run.
+
+    The page needs nothing else: it may be sent by mail. It is about the run's own images, or about those in `data`,
+    which are whatever `ebpl.load` takes, with labels or without. Without labels it shows what can be shown.
+
+    >>> import ebpl
+    >>> run = ebpl.train("digits", run="runs/shown", epochs=1, pseudo_labels="none")
+    >>> ebpl.report(run).as_posix()
+    'runs/shown/report.html'
+    """
+    run = opened(run)
+    path = _place(run, output)
+    text = page(run, data, data_dir=data_dir, done=done)
+    try:
+        write_bytes(path, text.encode("utf-8", "replace"))  # a stranger's JSON may hold half of a surrogate pair
+    except WriteError as error:
+        raise WriteError(f"{error} Another place can be chosen with --output FILE.") from error
+    return path
+
+
+def _place(run: Run, output: str | os.PathLike[str] | None) -> Path:
+    """Where the page goes; never over another file of the run, nor to where a link in its directory leads."""
+    if output is None:
+        return run.path / REPORT
+    path = Path(output)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder. Give the name of a file, such as {path / REPORT}.")
+    inside = path.resolve().is_relative_to(run.path.resolve())
+    if inside and path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{path} would be a file of the run itself. Give a name that ends in .html.")
+    return path
+
+
+def page(
+    run: Run,
+    data: Data | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    done: Callable[[int], None] = lambda _: None,
+) -> str:
+    """The page as text."""
+    stored = read(run.path)
+    sight = None
+    if data is not None or (run.path / WEIGHTS).exists():
+        try:
+            sight = look(run, data, data_dir, stored.energies is None, done)
+        except EbplError as error:
+            if data is not None:
+                raise
+            stored.problems.append(str(error))
+    for problem in [*stored.problems, *(sight.notes if sight else ())]:
+        LOG.warning("%s", problem)
+    return _rendered(_content(run, stored, sight))
+
+
+def _rendered(content: dict[str, Any]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("ebpl.reporting")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style = resources.files("ebpl.reporting").joinpath("templates/style.css").read_text(encoding="utf-8")
+    return environment.get_template("report.html").render(**content, style=style)
+
+
+def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
+    """All that the template shows."""
+    density = get_method(run.settings.method).density
+    measured = sight.measured if sight else None
+    looked = sight.looked if sight else None
+    classes = sight.classes if sight else ()
+    measures = sections.measures(*measured.truth, measured.what) if measured else None
+    if measures is None and (looked is None or looked.what == "test images"):
+        measures = sections.stored_measures(stored)
+    training = stored.energies
+    if training is None and sight:
+        training = sight.training_energies
+    energy = sections.energy(looked, training, classes) if density else None
+    content = {
+        "title": run.data_name,
+        "run": run.path.resolve().name,
+        "command": run.path.as_posix(),
+        "method": get_method(run.settings.method).title,
+        "finished": run.finished,
+        "progress": _progress(run, stored),
+        "measures": measures,
+        "measured": sections.looked_at(measured) if measured else "",
+        "caveat": measured.caveat if measured else "",
+        "looked": sections.looked_at(looked) if looked else "",
+        "promises": sections.promises(looked) if looked and not measures else None,
+        "training": sections.training(stored, density),
+        "classes": sections.by_class(measured, classes) if measured else None,
+        "names": classes,
+        "pseudo": sections.pseudo_labels(stored.steps, stored.history),
+        "mistakes": sections.mistakes(measured, classes) if measured else None,
+        "uncertain": sections.uncertain(looked, classes) if looked else None,
+        "energy": energy,
+        "samples": sections.samples(stored) if density else [],
+        "log": [] if run.finished else stored.log,
+        "settings": _settings(run.settings),
+        "environment": _environment(stored.environment),
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+        "version": __version__,
+        "percent": percent,
+        "count": count,
+    }
+    content["tiles"] = _tiles(content, stored)
+    content["missing"] = _missing(content, run, stored, sight)
+    content["facts"] = _facts(run, sight)
+    return content
+
+
+def _progress(run: Run, stored: Stored) -> str:
+    epochs = sum(phase.epochs for phase in phases(run.settings))
+    return f"{len(stored.history)} of {things(epochs, 'epoch')}"
+
+
+def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]]:
+    """The few numbers that come first: name, value, and a word about it."""
+    tiles = []
+    measures = content["measures"]
+    if measures:
+        values = measures["values"]
+        low, high = measures["interval"]
+        tiles.append(
+            ("accuracy", percent(values["accuracy"]), f"{100 * low:.1f} to {100 * high:.1f} % with 95 % certainty")
+        )
+        tiles.append(("mean confidence", percent(measures["confidence"]), _direction(measures["direction"])))
+        tiles.append(("ECE", percent(values["ece"]), "lower is better, 15 bins"))
+        tiles.append(("macro F-score", percent(values["f_score"]), "every class counts the same"))
+    elif content["promises"]:
+        tiles.append(
+            ("accuracy to expect", percent(content["promises"]["expected"]), "by its own confidence, not measured")
+        )
+    check = content["training"]["check"]
+    if not measures and check:
+        words = f"of {things(check.images, 'label')} that were held back"
+        tiles.append(("accuracy, checked", percent(check.accuracy), words))
+    if not measures and content["energy"] and (found := content["energy"]["outlying"]) and found["share"]:
+        tiles.append(("outliers", found["share"], f"{count(found['beyond'])} of {found['what']}"))
+    seconds = finite(stored.result.get("seconds")) or (stored.history[-1].get("seconds") if stored.history else None)
+    healed = len(stored.healed)
+    if seconds:
+        words = f"{things(len(stored.history), 'epoch')}" + (
+            f", healed {'once' if healed == 1 else f'{healed} times'}" if healed else ""
+        )
+        tiles.append(("training", duration(seconds), words))
+    return tiles
+
+
+def _direction(word: str) -> str:
+    return "neither over- nor under-confident" if word == "neither" else word
+
+
+def _missing(content: dict[str, Any], run: Run, stored: Stored, sight: Sight | None) -> list[str]:
+    """What the page cannot show, and what would change that."""
+    told = list(stored.problems) + (list(sight.notes) if sight else [])
+    if sight is None and not (run.path / WEIGHTS).exists():
+        told.append("There are no weights yet, so there are no predictions. They come at the end of the first phase.")
+    elif sight and sight.looked and not content["measures"]:
+        told.append(
+            f"Nobody has told the true classes of the {sight.looked.what}, so accuracy, calibration, confusion and "
+            f"mistakes cannot be known. With labelled images: ebpl report {run.path} --data DATA"
+        )
+    if not get_method(run.settings.method).density:
+        told.append("The baseline has no energy model, so there are no energies, outliers and samples.")
+    elif not content["samples"]:
+        when = "" if run.finished else " They are kept when the training ends."
+        told.append(f"There are no samples from the energy model in the run directory.{when}")
+    if stored.steps and not content["pseudo"]["truth"]:
+        told.append("The true classes of the pseudo-labelled images are not known: shown is how labels changed.")
+    return told
+
+
+def _facts(run: Run, sight: Sight | None) -> list[tuple[str, str]]:
+    """What was trained on what."""
+    settings = run.settings
+    network = f"WRN-{settings.model.depth}-{settings.model.width}"
+    facts = [("method", get_method(settings.method).title), ("pseudo-labels", settings.curriculum.pseudo_labels)]
+    if sight:
+        network += f", {count(sight.parameters)} parameters"
+        facts += [(f"{name} images", count(number)) for name, number in sight.counts]
+        chosen = sight.model
+        if {"phase", "epoch", "by"} <= chosen.keys():
+            facts.append(("weights", f"{chosen['phase']}, epoch {chosen['epoch']} (by {chosen['by']})"))
+    return [
+        *facts,
+        ("network", network),
+        ("seed", str(settings.seed)),
+        ("data digest", str(run.source.get("fingerprint"))),
+    ]
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    """All settings, and which differ from the preset that is nearest to them."""
+    nearest, changed = nearest_preset(settings)
+    rows = [(name, _plain(value), name in changed) for name, value in settings.to_dict().items()]
+    return {"preset": nearest, "changed": len(changed), "rows": rows}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None:
+        return "by the data"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _environment(environment: Row) -> list[tuple[str, str]]:
+    shown = []
+    for name, value in list(environment.items())[:40]:
+        if value is not None:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            shown.append((name.replace("_", " ")[:40], text[:2000]))
+    return shown

@@ -1,0 +1,63 @@
+"""How many floating-point operations the method needs, from the shapes of the layers.
+
+Counted are the convolutions and the classifier, a multiplication and an addition as two; all else is thousands of
+times less. Energies do not need the classifier and class scores are needed for the classified images only, so work
+that a loop does beyond that does not count for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ebpl.config import Settings
+from ebpl.models import Architecture
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Operations for one image: its first layer, all convolutions together, and the classifier, each once forward."""
+
+    stem: int
+    convolutions: int
+    classifier: int
+
+    @property
+    def prediction(self) -> int:
+        """One pass forward with both heads."""
+        return self.convolutions + self.classifier
+
+    @property
+    def sampling(self) -> int:
+        """One SGLD step: forward, and back to the image."""
+        return 2 * self.convolutions
+
+    def update(self, settings: Settings) -> int:
+        """One training step: the sampling, and a pass forward, back and to the weights for each part of the batch.
+
+        The first layer's gradient with respect to the image is not needed there.
+        """
+        sampling = settings.sgld.chains * settings.sgld.steps * self.sampling
+        images = 2 * settings.optim.batch_size + settings.sgld.chains
+        learning = images * (3 * self.convolutions - self.stem) + settings.optim.batch_size * 3 * self.classifier
+        return sampling + learning
+
+
+def operations(architecture: Architecture, size: int) -> Operations:
+    """The operations for one image of `size` x `size`; nothing is computed to find them."""
+    with torch.device("meta"):
+        model = architecture.build()
+        image = torch.empty(1, architecture.channels, size, size)
+    counts: dict[nn.Module, int] = {}
+
+    def count(layer: nn.Module, _: object, output: Tensor) -> None:
+        assert isinstance(layer, nn.Conv2d)
+        counts[layer] = 2 * layer.weight.numel() * output[0, 0].numel()  # each weight once for each place of the output
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(count)
+    model.features(image)
+    return Operations(counts[model.features.stem], sum(counts.values()), 2 * model.classifier.weight.numel())

@@ -1,0 +1,150 @@
+"""The numbers in README.md, made from the ledger: `python -m experiments.readme` writes them anew.
+
+Each table stands between two comments that name it; everything else in the file is left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from ebpl.config.presets import PRESETS, preset
+from ebpl.errors import DataError
+from ebpl.io import write_text
+from ebpl.methods import METHODS
+from ebpl.reporting.model_card import markdown_table
+from experiments import table
+from experiments.cells import PSEUDO_LABELS, Cell, cells, found
+from experiments.ledger import GUARD, INCIDENTAL, Record, load
+from experiments.output import past_the_paper
+from experiments.table import METRICS
+
+TITLES = {name: method.title for name, method in reversed(METHODS.items())}
+
+
+def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
+    """Both methods side by side for each seed, as Markdown, with their cost and hardware below."""
+    chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
+    by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
+    varied = {key for r in chosen for key, value in r["settings"].items() if value != chosen[0]["settings"].get(key)}
+    if len(by_cell) < len(chosen) or varied - {"seed", "method", *GUARD, *INCIDENTAL}:
+        raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
+    seeds = sorted({seed for seed, _ in by_cell})
+    heads = [f"{title}, {name}" for title in TITLES.values() for name in METRICS.values()]
+    lines = []
+    for seed in seeds:
+        cells = [_number(by_cell.get((seed, method)), key) for method in TITLES for key in METRICS]
+        lines.append([str(seed), *cells])
+    return f"{markdown_table(['seed', *heads], lines)}\n\n{_provenance(chosen)}"
+
+
+def _number(record: Record | None, key: str) -> str:
+    return f"{100 * record['result']['metrics'][key]:.1f}" if record else "not measured"
+
+
+def _provenance(records: Sequence[Record]) -> str:
+    """What was run, on what, for how long."""
+    if not records:
+        return "Not measured."
+    parts = []
+    for method, title in TITLES.items():
+        own = [r for r in records if r["settings"]["method"] == method]
+        for shared in (False, True):
+            seconds = [r["result"]["seconds"] for r in own if (_company(r) > 1) == shared]
+            most = max((_company(r) for r in own), default=1)
+            together = f" with up to {most} runs together on one GPU" if shared else ""
+            if seconds:
+                parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training{together}")
+    torch = sorted({r["environment"]["torch"] for r in records})
+    return f"({_network(records[0])}; {', '.join(parts)}; {_hardware(records)}; PyTorch {' and '.join(torch)}.)"
+
+
+def _company(record: Record) -> int:
+    """How many runs shared the device, itself among them."""
+    return int(record["environment"].get("runs_together", 1))
+
+
+def _network(record: Record) -> str:
+    return f"WRN-{record['settings']['depth']}-{record['settings']['width']}"
+
+
+def _hardware(records: Sequence[Record]) -> str:
+    names = {r["environment"]["gpu"] or f"{r['environment']['threads']} CPU threads" for r in records}
+    return " and ".join(sorted(names))
+
+
+SHOWN = ("blood", "fashion", "cifar10", "svhn", "organa", "organc", "organs", "organa-sample")
+
+
+def table1(records: Sequence[Record]) -> str:
+    """The paper's table at a glance: both methods with the standard preset beside the paper's numbers."""
+    chosen = cells("table1", SHOWN, range(5), preset("standard"))
+    first, last = (table.measured(chosen, records, which) for which in ("chosen", "last"))
+    lines = table.summary(SHOWN, first, last)
+    own = [record for _, record in found(chosen, records)]
+    return f"{table.markdown(lines)}\n\n{_provenance(own)}"
+
+
+def best(records: Sequence[Record]) -> str:
+    """The preset `best` beside the paper's own best."""
+    return past_the_paper(cells("best", None, range(5), preset("best")), records)
+
+
+def presets(records: Sequence[Record]) -> str:
+    """What a whole EBPL training with pseudo-labels costs with each preset, where it was measured."""
+    lines = []
+    for name in PRESETS:
+        settings = preset(name)
+        for data in ("blood", "cifar10", "digits"):
+            wanted = [
+                Cell(data, settings.changed(seed=seed, pseudo_labels=kind))
+                for seed in range(5)
+                for kind in PSEUDO_LABELS[1:]
+            ]
+            own = [record for _, record in found(wanted, records)]
+            if own:
+                minutes = fmean(record["result"]["seconds"] for record in own) / 60
+                runs = max(map(_company, own))
+                together = f"{runs} runs together" if runs > 1 else "one run"
+                lines.append([name, _network(own[0]), data, f"{minutes:.1f}", together, _hardware(own)])
+        if not any(line[0] == name for line in lines):
+            network = f"WRN-{settings.model.depth}-{settings.model.width}"
+            lines.append([name, network, "", "not measured", "", ""])
+    return markdown_table(["preset", "network", "data", "minutes", "for", "on"], lines)
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
+    "digits": lambda records: comparison(records, "digits", "hard"),
+    "table1": lambda records: table1(records),
+    "best": lambda records: best(records),
+    "presets": lambda records: presets(records),
+}
+
+
+def between(text: str, begin: str, end: str, made: str) -> str:
+    """The text with something else between two comments."""
+    pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+    if not pattern.search(text):
+        raise DataError(f"There is no {begin} ... {end} in the README to put the tables into.")
+    return pattern.sub(lambda _: f"{begin}\n{made}\n{end}", text)
+
+
+def fill(text: str, records: Sequence[Record]) -> str:
+    """The text with every table between its comments made anew."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- results: {name} -->", f"<!-- end: {name} -->"
+        if begin in text:
+            text = between(text, begin, end, make(records))
+    return text
+
+
+def main(root: Path) -> None:
+    """Write the tables of `root/README.md` anew from `root/results`."""
+    readme = root / "README.md"
+    write_text(readme, fill(readme.read_text(encoding="utf-8"), load(root / "results")))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path.cwd())

@@ -1,0 +1,221 @@
+"""The commands `ebpl inspect`, `ebpl suggest` and `ebpl add-labels`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ebpl.cli.options import Parser, add_data, positive, share
+from ebpl.terminal import duration, harmless
+
+if TYPE_CHECKING:
+    from ebpl.data.contents import Group
+    from ebpl.inspection import Inspection
+
+
+def add_inspect_options(parser: Parser) -> None:
+    """The options of `ebpl inspect`."""
+    add_data(parser)
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
+    parser.add_argument("--no-timing", action="store_true", help="do not train a few updates to tell the time it takes")
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Say what is in the data, what is wrong with it, and how to train on it."""
+    import json
+
+    from ebpl.inspection import inspect
+    from ebpl.io import finite
+    from ebpl.terminal import counted
+
+    places = {"data_dir": options.data_dir, "image_size": options.image_size}
+    with counted("images opened") as done:
+        found = inspect(options.data, **places, timing=not options.no_timing, done=done)
+    if options.json:
+        print(json.dumps(finite(found.to_dict()), indent=2, ensure_ascii=False))
+    else:
+        show_inspection(found, options.data)
+    return 0
+
+
+def add_suggest_options(parser: Parser) -> None:
+    """The options of `ebpl suggest`."""
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the run directory")
+    add("--n", type=positive, default=50, metavar="N", help="how many images (default: 50)")
+    add("--output", default="-", metavar="FILE", help="the CSV to write (default: standard output)")
+    add("--label-studio", metavar="FILE", help="also write tasks for Label Studio (JSON), and its labelling config "
+        "beside it (.xml)")  # fmt: skip
+    add("--image-url", metavar="PREFIX", help="tasks name images by PREFIX and path instead of holding them, for "
+        "instance /data/local-files/?d=")  # fmt: skip
+    add(
+        "--no-predictions",
+        action="store_true",
+        help="tasks without the model's answer, so that it does not sway who labels",
+    )
+    add("--with-outliers", action="store_true", help="also images that do not look like the others")
+    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
+        "share of the training images (default: 0.99)")  # fmt: skip
+
+
+def suggest(options: argparse.Namespace) -> int:
+    """Write which unlabelled images to label next."""
+    from ebpl.io import partly_written
+    from ebpl.labeling import suggest
+    from ebpl.runs import Run
+
+    run = Run(options.run)
+    images = run.load_data()
+    found = suggest(
+        run, options.n, data=images, outliers=options.with_outliers, outlier_quantile=options.outlier_quantile
+    )
+    rows = [suggestion.row(rank) for rank, suggestion in enumerate(found, start=1)]
+    with partly_written(options.output) as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["rank", "image"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    if options.label_studio:
+        from ebpl.io import write_json, write_text
+        from ebpl.labeling import label_studio
+
+        target = Path(options.label_studio)
+        root = Path(run.source.get("path") or ".")
+        root = root if root.is_dir() else root.parent
+        pictures = []
+        for suggestion in found:
+            file_path = root / suggestion.image if images.train.paths else None
+            if options.image_url and images.train.paths:
+                pictures.append(options.image_url + suggestion.image)
+            else:
+                pictures.append(label_studio.picture(images.train.pixels[suggestion.index], file_path))
+        version = f"ebpl {run.path.name}"
+        write_json(target, label_studio.tasks(found, pictures, version, pre_annotate=not options.no_predictions))
+        write_text(target.with_suffix(".xml"), label_studio.config(images.classes))
+    return 0
+
+
+def add_add_labels_options(parser: Parser) -> None:
+    """The options of `ebpl add-labels`."""
+    add = parser.add_argument
+    add("data", metavar="DATA", help="the folder, CSV or .npz that was trained on")
+    add("labels", metavar="LABELS", help="an export of Label Studio (JSON, JSON-MIN or CSV), or a CSV of image,label")
+    add("--output", required=True, metavar="FILE", help="the new .csv (or .npz for an .npz) to train on")
+    add("--new-classes", action="store_true", help="allow labels of classes that the data does not have yet")
+
+
+def add_labels(options: argparse.Namespace) -> int:
+    """Write the data with the labels that came back."""
+    from ebpl.labeling.add_labels import add_labels
+
+    added = add_labels(options.data, options.labels, options.output, new_classes=options.new_classes)
+    changed = f", {added.changed} images got another label" if added.changed else ""
+    print(f"{added.new} images have a label now that had none{changed}. Train with: ebpl train {added.output}")
+    return 0
+
+
+SHOWN = 10
+"""So many of a long list are shown; JSON has all of them."""
+MOST_CLASSES = 40
+
+
+def show_inspection(found: Inspection, title: str) -> None:
+    """Print tables of what there is, then what is wrong, then what to type."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(emoji=False)  # a name with :cat: in it is that name
+    console.print(_counts(found, title))
+    for line in _facts(found):
+        console.print(_line(line), markup=False, highlight=False)
+    for problem in found.problems:
+        mark = ("Serious: ", "bold red") if problem.serious else ("Note: ", "bold yellow")
+        console.print()
+        console.print(Text.assemble(mark, _line(problem.text)), highlight=False)
+        for line in _details(found, problem.kind):
+            console.print(f"  {_line(line)}", markup=False, highlight=False)
+    console.print()
+    for line in _advice(found):
+        console.print(_line(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(text: str) -> str:
+    """Somebody's text on one line: no name in it can make another that looks like ours."""
+    return harmless(text).replace("\n", r"\n")
+
+
+def _counts(found: Inspection, title: str) -> Any:
+    """Images of each class and part."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ebpl.data.contents import PARTS
+
+    data = found.contents
+    counts = {part: by_label for part in PARTS if any((by_label := data.counts(part)).values())}
+    hidden = found.used != {label: counts.get("train", {}).get(label, 0) for label in data.classes}
+    table = Table(title=Text(_line(title)), title_justify="left")
+    table.add_column("class")
+    for name in [*counts, *(["labels used"] if hidden else [])]:
+        table.add_column(name, justify="right")
+    shown = data.classes if len(data.classes) <= MOST_CLASSES else data.classes[: MOST_CLASSES - 1]
+    for label in shown:
+        used = [str(found.used[label])] if hidden else []
+        table.add_row(Text(_line(label)), *(str(by_label[label]) for by_label in counts.values()), *used)
+    if rest := data.classes[len(shown) :]:
+        used = [str(sum(found.used[label] for label in rest))] if hidden else []
+        sums = [str(sum(by_label[label] for label in rest)) for by_label in counts.values()]
+        table.add_row(f"{len(rest)} more classes", *sums, *used, style="dim")
+    table.add_section()
+    table.add_row("unlabelled", *(str(by_label[""]) for by_label in counts.values()), style="dim")
+    table.add_row("all", *(str(sum(by_label.values())) for by_label in counts.values()))
+    return table
+
+
+def _facts(found: Inspection) -> list[str]:
+    data = found.contents
+    sizes = [f"{height} x {width} ({count})" for (height, width), count in data.sizes.items()]
+    more = f" and {len(sizes) - SHOWN} other sizes" if len(sizes) > SHOWN else ""
+    lines = [f"sizes (height x width): {', '.join(sizes[:SHOWN]) or 'none'}{more}"]
+    lines.append("modes: " + (", ".join(f"{kind} {count}" for kind, count in data.kinds.items()) or "none"))
+    if data.shape:
+        lines.append("training takes them as {2} x {1} x {0} (width x height x channels)".format(*data.shape))
+    if found.imbalance is not None:
+        lines.append(f"largest to smallest class: {found.imbalance:.3g} to 1 in labels")
+    lines.append(f"exact duplicates: {found.duplicates.extra}")
+    return [*lines, *data.notes]
+
+
+def _details(found: Inspection, kind: str) -> list[str]:
+    """The first of what a problem is about."""
+    if kind == "unreadable":
+        items = [f"{name}: {reason}" for name, reason in found.contents.unreadable]
+    elif kind in ("conflicting_labels", "leak"):
+        groups = found.duplicates.conflicting if kind == "conflicting_labels" else found.duplicates.leaking
+        items = [_copies(group) for group in groups]
+    else:
+        return []
+    more = [f"... and {len(items) - SHOWN} more (--json lists all)"] if len(items) > SHOWN else []
+    return items[:SHOWN] + more
+
+
+def _copies(group: Group) -> str:
+    """Where copies of an image are, with one of each part and label among the first."""
+    first = {(entry.part, entry.label): entry for entry in reversed(group)}
+    told = sorted(group, key=lambda entry: entry is not first[entry.part, entry.label])[:SHOWN]
+    more = f" and {len(group) - SHOWN} more (--json lists all)" if len(group) > SHOWN else ""
+    return ", ".join(f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in told) + more
+
+
+def _advice(found: Inspection) -> list[str]:
+    suggestion = found.suggestion
+    if suggestion is None:
+        return ["It cannot be trained on as it is."]
+    lines = ["Train with:", f"  {suggestion.command}"]
+    if timing := suggestion.timing:
+        lines.append(
+            f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {timing.updates} updates of "
+            f"{1000 * timing.update:.3g} ms, by {timing.timed} that were tried."
+        )
+    return lines

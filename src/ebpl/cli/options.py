@@ -1,0 +1,160 @@
+"""What options of the command line are made of: the parser, the kinds of values, and the options of settings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from ebpl.config import Setting, fields, find
+from ebpl.config.presets import PRESETS
+from ebpl.data import BENCHMARK_NAMES
+from ebpl.errors import UsageError
+from ebpl.methods import method_names
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of exiting, and suggests the right word for a wrong one."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "allow_abbrev": False, "formatter_class": _Formatter})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See: {self.prog} --help")
+
+    def options(self) -> list[str]:
+        """All option words of this parser."""
+        return [word for action in self._actions for word in action.option_strings if word.startswith("--")]
+
+
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
+        """The arguments alone: options are listed below it."""
+        given = [action for action in actions if not action.option_strings]
+        return super()._format_usage(usage, given, [], prefix).rstrip() + " [options]\n\n"
+
+
+def add_data(parser: Parser) -> None:
+    """What to train on or to look at, and how it is found and read."""
+    parser.add_argument(
+        "data", metavar="DATA", help=f"class folders and unlabeled/, a CSV, an .npz, or: {', '.join(BENCHMARK_NAMES)}"
+    )
+    add_data_dir(parser)
+    parser.add_argument(
+        "--image-size", type=positive, metavar="N", help="resize your own images to N x N (default: 32, or as they are)"
+    )
+
+
+def add_data_dir(parser: Parser) -> None:
+    """Where benchmarks are."""
+    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+
+
+def add_skip_unreadable(parser: Parser) -> None:
+    """What happens with image files that cannot be read."""
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out files that cannot be read")
+
+
+def add_settings(parser: Parser) -> None:
+    """An option for each of the most used settings, and a way to all others."""
+    group = parser.add_argument_group(
+        "settings", "What is not given is as the preset has it; docs/reference lists all."
+    )
+    add = group.add_argument
+    add("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: best with a GPU, quick without)")
+    add("--config", metavar="FILE", help="a TOML file of settings, such as a run's settings.toml")
+    add("--set", metavar="X=Y", dest="set", action="append", type=assignment, default=[],
+        help="any setting, for instance sgld.steps=5; may be repeated")  # fmt: skip
+    for setting in fields().values():
+        if setting.is_option:
+            _add_setting(group, setting)
+
+
+def _add_setting(group: Any, setting: Setting) -> None:
+    word, name = "--" + setting.field.name.replace("_", "-"), setting.field.name
+    common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": SHORT_HELP.get(name, setting.help)}
+    if get_origin(setting.type) is Literal:
+        group.add_argument(word, metavar="|".join(get_args(setting.type)), **common)
+    elif setting.type is str:
+        group.add_argument(word, metavar="NAME", **common)
+    else:
+        kind = whole if setting.type is int else number
+        group.add_argument(word, type=kind, metavar="N" if setting.type is int else "X", **common)
+
+
+SHORT_HELP = {
+    "method": f"training method: {', '.join(method_names())}",
+    "labels_per_class": "labels kept per class (default: all of your own data)",
+    "validation_fraction": "labels held out to choose the weights",
+    "augment": "label-preserving augmentation",
+    "depth": "depth of the network: 10, 16, 22, 28 ...",
+    "width": "width factor of the network",
+    "batch_size": "images in a batch",
+    "pseudo_labels": "none, the predicted class, or the posterior",
+}
+"""What a line of `--help` has room for."""
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """A setting and its value, from name=value."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    setting = find(name.strip())
+    return setting.name, setting.parsed(value.strip())
+
+
+def changes(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings among the options that were given."""
+    named = {setting.field.name: setting.name for setting in fields().values() if setting.is_option}
+    given = {named[name]: value for name, value in vars(options).items() if name in named}
+    return {**dict(options.set), **given}
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    """Any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def positive(text: str) -> int:
+    """A whole number above zero."""
+    if (value := whole(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    if not 0 <= (value := number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Seconds from 90, 90s, 20m or 1.5h."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    unit = units.get(text[-1:], 0)
+    return number(text[:-1] if unit else text) * (unit or 1)
+
+
+def words(text: str) -> list[str]:
+    """Words between commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def counts(text: str) -> list[int]:
+    """Whole numbers above zero, between commas."""
+    return [positive(word) for word in words(text)]

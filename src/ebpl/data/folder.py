@@ -1,0 +1,355 @@
+"""From a list of image files to one array: what the files are like, and all of them at one size and in one mode."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.decode import (
+    IMAGE_ENDINGS,
+    ImageInfo,
+    digest,
+    image_files,
+    is_image,
+    is_text,
+    printable,
+    read_picture,
+    readers,
+    resized_picture,
+    unreadable,
+)
+from ebpl.errors import DataError
+
+SKIP = "\nOr let ebpl train or evaluate leave them out with --skip-unreadable (in Python: skip_unreadable=True)."
+LARGEST_KEPT = 64
+RESIZED = 32
+AT_ONCE = 512
+"""So many files are given to the readers at a time."""
+
+Listing = dict[str, list[tuple[Path, str]]]
+"""For train, validation and test: image files with their class name, '' where unlabelled."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Absent(NamedTuple):
+    """An image that a list names and that is not there: where it is named, and its label."""
+
+    where: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Image files and their labels, before any of them is opened."""
+
+    name: str
+    root: Path
+    parts: Listing
+    notes: tuple[str, ...] = ()
+    absent: tuple[Absent, ...] = ()
+    listing: Path | None = None
+    """The file that lists the images, if it is not the folder itself."""
+
+    @property
+    def files(self) -> list[Path]:
+        """Every file once."""
+        return list(dict.fromkeys(path for part in self.parts.values() for path, _ in part))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; one whose images cannot be read is still among them, so that it is missed."""
+        labels = {label for part in self.parts.values() for _, label in part}
+        return tuple(sorted((labels | {absent.label for absent in self.absent}) - {""}))
+
+    def called(self, path: Path) -> str:
+        """What an image is called: its path from the folder or list."""
+        try:
+            return path.relative_to(self.root).as_posix()
+        except ValueError:
+            return path.as_posix()
+
+
+@dataclass
+class Survey:
+    """What the listed files turned out to be."""
+
+    looks: dict[Path, ImageInfo] = field(default_factory=dict)
+    broken: dict[Path, str] = field(default_factory=dict)
+    """Files that cannot be read, with the reason."""
+    digests: dict[Path, bytes] = field(default_factory=dict)
+    """Equal for files that show the same picture, if asked for."""
+    pixels: dict[Path, NDArray[np.uint8]] = field(default_factory=dict)
+    """Each picture, gray (H, W) or colour (H, W, 3), no larger than it may be needed: no file is decoded twice."""
+
+    def size(self, image_size: int | None) -> tuple[int, int]:
+        """Height and width to read all at: as asked for, else their own where all agree and it is small, else 32."""
+        if image_size is not None:
+            return image_size, image_size
+        sizes = {(look.height, look.width) for look in self.looks.values()}
+        if len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_KEPT:
+            return next(iter(sizes))
+        return RESIZED, RESIZED
+
+    @property
+    def gray(self) -> bool:
+        """Whether all images are gray."""
+        return all(look.gray for look in self.looks.values())
+
+    def notes(self, size: tuple[int, int]) -> list[str]:
+        """What reading the images at this size does to them."""
+        told = {
+            "deep": "{} images of more than 8 bits are stretched, each to its own range",
+            "turned": "{} images are turned as their EXIF data says",
+            "transparent": "{} images are put on white where they are transparent",
+            "frames": "{} images have several frames or pages; the first is taken",
+        }
+        counts = {name: sum(getattr(look, name) for look in self.looks.values()) for name in told}
+        notes = [text.format(counts[name]) for name, text in told.items() if counts[name]]
+        sizes = {(look.height, look.width) for look in self.looks.values()}
+        if sizes == {size}:
+            return notes
+        if len(sizes) == 1:
+            return [*notes, "images of {} x {} pixels are resized to {} x {}".format(*next(iter(sizes)), *size)]
+        return [*notes, f"images of {len(sizes)} different sizes are resized to {size[0]} x {size[1]}"]
+
+
+def survey(
+    listed: Listed,
+    image_size: int | None = None,
+    *,
+    digests: bool = False,
+    done: Callable[[int], None] = lambda _: None,
+) -> Survey:
+    """Decode every listed file, whole, so that truncated ones are found too."""
+    found = Survey()
+    size = (image_size, image_size) if image_size is not None else None
+
+    def look(path: Path) -> tuple[ImageInfo, bytes, NDArray[np.uint8]] | str:
+        if not is_text(str(path)):
+            return "its name is not valid UTF-8; rename it"
+        try:
+            picture, seen = read_picture(path)
+            wanted = size or ((RESIZED, RESIZED) if max(picture.size) > LARGEST_KEPT else picture.size[::-1])
+            return seen, digest(picture) if digests else b"", np.asarray(resized_picture(picture, wanted), np.uint8)
+        except Exception as error:
+            return unreadable(path, error)
+
+    for path, seen in zip(listed.files, _in_threads(look, listed.files), strict=True):
+        if isinstance(seen, str):
+            found.broken[path] = seen
+        else:
+            found.looks[path], found.digests[path], found.pixels[path] = seen
+        done(1)
+    return found
+
+
+def read(listed: Listed, image_size: int | None = None, skip_unreadable: bool = False) -> ImageSet:
+    """All listed images at one size and in one mode; unreadable ones are named in one error, or left out."""
+    if listed.absent and not skip_unreadable:
+        what = f"{listed.listing} names images that do not exist (relative to {listed.root})"
+        raise DataError(several(what, [where for where, _ in listed.absent]) + SKIP)
+    found = survey(listed, image_size)
+    if found.broken and not skip_unreadable:
+        what = "These images cannot be read; repair them, or take them out of the folder or list"
+        raise DataError(several(what, [f"{name}: {reason}" for name, reason in unread(listed, found)]) + SKIP)
+    return read_surveyed(listed, found, image_size)
+
+
+def unread(listed: Listed, found: Survey) -> list[tuple[str, str]]:
+    """Everything that cannot be read, with the reason."""
+    absent = [(where, "there is no such file") for where, _ in listed.absent]
+    return [*absent, *((printable(path), reason) for path, reason in found.broken.items())]
+
+
+def read_surveyed(listed: Listed, found: Survey, image_size: int | None = None) -> ImageSet:
+    """The images that can be read, at one size and in one mode; the others are noted."""
+    notes = list(listed.notes)
+    if broken := unread(listed, found):
+        shown = "; ".join(f"{name} ({reason})" for name, reason in broken[:10])
+        more = f"; and {len(broken) - 10} more" if len(broken) > 10 else ""
+        notes.append(f"{len(broken)} images that cannot be read are left out: {shown}{more}")
+    if not found.looks:
+        raise DataError(f"None of the {len(broken)} images of {listed.listing or listed.root} can be read.")
+    size, gray = found.size(image_size), found.gray
+    notes += found.notes(size)
+    number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
+    parts = {}
+    for part, entries in listed.parts.items():
+        readable = [(path, label) for path, label in entries if path in found.looks]
+        if readable:
+            paths = tuple(listed.called(path) for path, _ in readable)
+            labels = np.array([number[label] for _, label in readable], np.int64)
+            pixels = [found.pixels[path] for path, _ in readable]
+            parts[part] = Images(_stacked(pixels, size, 1 if gray else 3), labels, paths)
+    if "train" not in parts:  # good to measure on, though not to train on
+        parts["train"] = next(iter(parts.values())).take(np.zeros(0, np.int64))
+    test, validation = parts.get("test"), parts.get("validation")
+    return ImageSet(listed.name, listed.classes, parts["train"], test, validation, notes=tuple(notes))
+
+
+def _stacked(pictures: Sequence[NDArray[np.uint8]], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Pictures as one array (N, H, W, C) at this height and width."""
+    from PIL import Image
+
+    pixels = np.empty((len(pictures), *size, channels), np.uint8)
+    for target, picture in zip(pixels, pictures, strict=True):
+        if picture.shape[:2] != size:
+            picture = np.asarray(resized_picture(Image.fromarray(picture), size), np.uint8)
+        target[...] = picture[..., None] if picture.ndim == 2 else picture
+    return pixels
+
+
+def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results in the order of the items, a few hundred at a time, since each that waits needs memory."""
+    waiting = iter(items)
+    with readers() as pool:
+        while batch := list(islice(waiting, AT_ONCE)):
+            yield from pool.map(work, batch)
+
+
+def several(what: str, items: Sequence[str], shown: int = 10) -> str:
+    """A text that lists the first few of what is wrong and counts the rest."""
+    more = f"\n  ... and {len(items) - shown} more" if len(items) > shown else ""
+    return what + ":\n  " + "\n  ".join(items[:shown]) + more
+
+
+UNLABELED_FOLDERS = frozenset({"unlabeled", "unlabelled"})
+PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
+
+
+def from_folder(root: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:
+    """Images in `root/<class>/` and `root/unlabeled/`, or in such folders below `root/train`, `/test` and `/val`."""
+    return read(list_folder(root), image_size, skip_unreadable)
+
+
+def from_csv(path: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:
+    """Images named in a CSV with the columns image and label (empty = unlabelled), optionally split (train, val, test).
+
+    Image paths are relative to the CSV.
+    """
+    return read(list_csv(path), image_size, skip_unreadable)
+
+
+def list_folder(root: Path) -> Listed:
+    """The image files of a folder, with their labels."""
+    folders = _folders(root)
+    if any(folder.name.lower() == "train" and _folders(folder) for folder in folders):
+        parts = _split_folders(root, folders)
+    else:
+        parts = {"train": _class_folders(folders)}
+    loose = sum(is_image(entry.name) for entry in root.iterdir())
+    if not any(parts.values()):
+        found = f"{loose} images, but no class folders" if loose else "no images"
+        raise DataError(
+            f"{root} holds {found}. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
+            f"for images without a label, {root / 'unlabeled'}."
+        )
+    notes = (f"{loose} images beside the folders are left out; unlabelled ones belong in unlabeled/",) if loose else ()
+    return Listed(root.resolve().name, root, parts, notes)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Folders that may hold images: not hidden ones, and not where runs are kept."""
+    return sorted(e for e in root.iterdir() if e.is_dir() and not e.name.startswith(".") and not _holds_runs(e))
+
+
+def _holds_runs(folder: Path) -> bool:
+    marks = ("settings.toml", "*/settings.toml", "demo-*/*/settings.toml")
+    return any(next(folder.glob(mark), None) for mark in marks)
+
+
+def _split_folders(root: Path, folders: list[Path]) -> Listing:
+    """`train`, `test` and `val` with class folders each, and perhaps `unlabeled` beside them."""
+    parts: Listing = {}
+    for folder in folders:
+        name = folder.name.lower()
+        if name in UNLABELED_FOLDERS:
+            parts.setdefault("train", []).extend(_class_folders([folder]))
+        elif name in PARTS:
+            parts.setdefault(PARTS[name], []).extend(_class_folders(_folders(folder)))
+        else:
+            raise DataError(
+                f"{root} has a folder train, so {folder.name} beside it is no class. Move it into {root / 'train'}, or "
+                "away."
+            )
+    return parts
+
+
+def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
+    found = []
+    for folder in folders:
+        label = "" if folder.name.lower() in UNLABELED_FOLDERS else folder.name
+        if label:
+            _check_class_folder(folder)
+        inside = [(path, label) for path in image_files(folder)]
+        if label and not inside:
+            raise DataError(f"{folder} holds no image that can be read ({', '.join(sorted(IMAGE_ENDINGS))}).")
+        found += inside
+    return found
+
+
+def _check_class_folder(folder: Path) -> None:
+    """Refuse what is surely no class: a misspelt `unlabeled`, a link in a circle, a folder with classes of its own."""
+    if difflib.get_close_matches(folder.name.lower(), UNLABELED_FOLDERS, cutoff=0.8):
+        raise DataError(f"{folder} would be a class. Did you mean {folder.with_name('unlabeled')}?")
+    if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{folder} would be a class, but is a link to {folder.resolve()}, which it lies in. Remove it.")
+    special = [e.name for e in _folders(folder) if e.name.lower() in UNLABELED_FOLDERS or e.name.lower() == "train"]
+    if special:
+        raise DataError(f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data.")
+
+
+def list_csv(path: Path) -> Listed:
+    """The image files that a CSV names, with their labels."""
+    parts: Listing = {}
+    absent = []
+    for line, row in _csv_rows(path):
+        name = (row["image"] or "").strip()
+        file_path = path.parent / name
+        label = (row["label"] or "").strip()
+        if not name or not _exists(file_path):
+            absent.append(Absent(f"line {line}: {name or '(empty)'}", label))
+            continue
+        part = (row.get("split") or "train").strip().lower()
+        if part not in PARTS:
+            raise DataError(f"{path}, line {line}: split is {part!r}; wanted is train, val or test.")
+        parts.setdefault(PARTS[part], []).append((file_path, label))
+    if not parts and not absent:
+        raise DataError(f"{path} lists no images.")
+    return Listed(path.stem, path.parent, parts, absent=tuple(absent), listing=path)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lines of a CSV with their numbers, by the names of its columns."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = {(name or "").strip().lower() for name in reader.fieldnames or ()}
+            missing = {"image", "label"} - columns
+            if missing:
+                found = f"It names: {', '.join(sorted(columns))}" if columns else "It is empty"
+                raise DataError(
+                    f"{path} has no column {' and '.join(sorted(missing))}; its first line must name image and label, "
+                    f"separated by a comma. {found}."
+                )
+            for row in reader:
+                yield reader.line_num, {(k or "").strip().lower(): v for k, v in row.items()}
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV in UTF-8: {error}.") from error
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than any file's can be
+        return False

@@ -1,1 +1,0 @@
-"""Results that are kept and published: the ledger, and the numbers made from it."""

@@ -1,0 +1,1 @@
+"""What is done with a finished run: measures, predictions, the exported model and its card."""

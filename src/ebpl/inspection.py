@@ -1,0 +1,244 @@
+"""A look at data before training: what it holds, what is wrong with it, what to type, and how long that will take."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebpl.api import default_settings
+from ebpl.config import Settings
+from ebpl.config.presets import nearest_preset
+from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates
+from ebpl.data.dataset import ImageSet, check
+from ebpl.data.split import split_for
+from ebpl.devices import choose_device
+from ebpl.errors import EbplError, is_memory
+from ebpl.methods import get_method
+from ebpl.training.time_budget import Timing, time_training
+
+FEW_LABELS = 5
+"""With fewer labels of a class, which images they are decides more than the training does."""
+IMBALANCE = 5.0
+"""A class with so many times fewer labels than the largest gets few pseudo-labels, and accuracy hardly shows it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something to look at before training; a serious one makes results wrong or training impossible."""
+
+    kind: str
+    serious: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """How to train on the data here."""
+
+    preset: str
+    command: str
+    device: str
+    timing: Timing | None
+    """None where it was not measured."""
+
+
+@dataclass(frozen=True, repr=False)
+class Inspection:
+    """What `inspect` found."""
+
+    contents: Contents
+    duplicates: Duplicates
+    used: dict[str, int]
+    """Labels of each class that training would use: all, but for a benchmark, of which it hides most."""
+    unlabeled: int
+    """Training images whose labels are not there or not used."""
+    problems: tuple[Problem, ...]
+    suggestion: Suggestion | None
+    """None where no classifier can be trained on the data as it is."""
+
+    def __repr__(self) -> str:
+        name, images = self.contents.name, len(self.contents.entries)
+        return f"Inspection({name}: {images} images, {len(self.used)} classes, {len(self.problems)} problems)"
+
+    @property
+    def imbalance(self) -> float | None:
+        """How many times as many labels the largest class has as the smallest."""
+        counts = self.used.values()
+        return max(counts) / min(counts) if counts and min(counts) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        found, suggestion = self.contents, self.suggestion
+        timing = suggestion.timing if suggestion else None
+        return {
+            "name": found.name,
+            "classes": list(found.classes),
+            "images": len(found.entries),
+            "parts": {part: _counted(counts) for part in PARTS if any((counts := found.counts(part)).values())},
+            "labels_used": self.used,
+            "unlabeled": self.unlabeled,
+            "imbalance": self.imbalance,
+            "sizes": [{"height": h, "width": w, "images": count} for (h, w), count in found.sizes.items()],
+            "modes": found.kinds,
+            "image_shape": list(found.shape) if found.shape else None,
+            "unreadable": [{"image": name, "reason": reason} for name, reason in found.unreadable],
+            "duplicates": self.duplicates.to_dict(),
+            "notes": list(found.notes),
+            "problems": [vars(problem) for problem in self.problems],
+            "suggestion": {**vars(suggestion), "timing": vars(timing) if timing else None} if suggestion else None,
+        }
+
+
+def _counted(counts: dict[str, int]) -> dict[str, Any]:
+    labeled = {label: count for label, count in counts.items() if label}
+    return {"labeled": sum(labeled.values()), "unlabeled": counts[""], "classes": labeled}
+
+
+def inspect(
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    timing: bool = True,
+    done: Callable[[int], None] = lambda _: None,
+) -> Inspection:
+    """Look at whatever `ebpl.load` takes: what it holds, what is wrong with it, and how to train on it here.
+
+    With `timing` a few updates are trained to tell how long it will take, which needs a few seconds. Files that cannot
+    be read are listed and stop nothing.
+
+    >>> import ebpl
+    >>> found = ebpl.inspect("digits", timing=False)
+    >>> found.suggestion.preset, found.contents.shape, found.duplicates.extra
+    ('quick', (1, 8, 8), 0)
+    """
+    found = contents(data, data_dir=data_dir, image_size=image_size, done=done)
+    duplicates = find_duplicates(found.entries)
+    settings = default_settings()
+    used, unlabeled, reason = _labels(found, settings)
+    problems = list(_problems(found, duplicates, used, unlabeled, reason))
+    suggestion = None
+    if reason is None:
+        measured = None
+        device = choose_device(settings.runtime).type
+        if timing:
+            problems += _busy(device)
+            try:
+                measured = time_training(found.read(), settings, get_method(settings.method).terms)
+            except (EbplError, MemoryError, RuntimeError) as error:
+                if not isinstance(error, EbplError) and not is_memory(error):
+                    raise
+                problems.append(Problem("timing", True, f"A few updates could not be trained: {error}"))
+        places = {"--data-dir": data_dir, "--image-size": image_size}
+        command = _command(data, places, settings, skip=bool(found.unreadable))
+        suggestion = Suggestion(_name(settings), command, device, measured)
+    return Inspection(found, duplicates, used, unlabeled, tuple(problems), suggestion)
+
+
+def _labels(found: Contents, settings: Settings) -> tuple[dict[str, int], int, str | None]:
+    """Labels of each class that training uses, images without one, and why it cannot be trained, if so."""
+    labels = found.labels.train.labels
+    counts = np.bincount(labels[labels >= 0], minlength=len(found.classes))
+    used, unlabeled = dict(zip(found.classes, counts.tolist(), strict=True)), int((labels < 0).sum())
+    try:
+        check(found.labels)
+        parts = split_for(found.labels, settings)
+    except EbplError as error:
+        return used, unlabeled, str(error)
+    counts = np.bincount(labels[parts.labeled], minlength=len(found.classes))
+    return dict(zip(found.classes, counts.tolist(), strict=True)), len(parts.unlabeled), None
+
+
+def _problems(
+    found: Contents, duplicates: Duplicates, used: dict[str, int], unlabeled: int, reason: str | None
+) -> Iterator[Problem]:
+    """What to look at before training, the worst first."""
+    if reason is not None:
+        yield Problem("not_trainable", True, reason)
+    if groups := duplicates.conflicting:
+        text = f"{_appear(groups)} with different labels, so one of them is wrong. Decide on one, or take them out."
+        yield Problem("conflicting_labels", True, text)
+    if groups := duplicates.leaking:
+        text = f"{_appear(groups)} both in training and in test or validation. "
+        yield Problem("leak", True, text + "What is measured there will look better than it is; keep one of each.")
+    if found.unreadable:
+        several = len(found.unreadable) > 1
+        text = (
+            f"{len(found.unreadable)} images cannot be read. Repair them, take them out,"
+            if several
+            else ("1 image cannot be read. Repair it, take it out,")
+        )
+        yield Problem("unreadable", False, text + " or train on the rest with --skip-unreadable.")
+    few = {label: count for label, count in used.items() if 0 < count < FEW_LABELS}
+    if few and reason is None:
+        text = f"Few labels: {_listed(few)}. Label at least {FEW_LABELS} of each class; once there is a run, "
+        yield Problem("few_labels", False, text + "ebpl suggest says which images teach it most.")
+    smallest, largest = (min(used.values()), max(used.values())) if used else (0, 0)
+    if smallest and largest / smallest >= IMBALANCE:
+        names = sorted(used, key=used.__getitem__)
+        text = f"{names[-1]} has {largest} labels and {names[0]} {smallest}, a ratio of {largest / smallest:.3g}. "
+        yield Problem("imbalance", False, text + "Label more of the rare ones, and trust F-score more than accuracy.")
+    if reason is None and not unlabeled:
+        yield Problem("no_unlabeled", False, "There are no unlabelled images to learn from, which is what EBPL is for.")
+    if groups := duplicates.labeled_and_unlabeled:
+        text = (
+            f"{_appear(groups)} among the labelled and the unlabelled training images. The copies teach nothing more."
+        )
+        yield Problem("labeled_and_unlabeled", False, text)
+    harmful = {*duplicates.conflicting, *duplicates.leaking, *duplicates.labeled_and_unlabeled}
+    if others := [group for group in duplicates.groups if group not in harmful]:
+        yield Problem("duplicates", False, f"{_appear(others)} more than once, for instance {_shown(others[0])}.")
+    if alike := _alike(found.classes):
+        text = f"Classes whose names differ in case or spaces alone: {alike}. Are they one?"
+        yield Problem("alike_classes", False, text)
+
+
+def _busy(device: str) -> list[Problem]:
+    """Other programs on the same cores slow training down by more than their share, and so the time that is told."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if device != "cpu" or load < 0.75 * cores:
+        return []
+    text = f"Other programs keep this machine busy ({load:.1f} of {cores} cores), which may make training many times "
+    return [Problem("busy", False, text + "slower than it is alone; OMP_NUM_THREADS=1 keeps to one core.")]
+
+
+def _appear(groups: Sequence[Group]) -> str:
+    return f"{len(groups)} images appear" if len(groups) > 1 else "1 image appears"
+
+
+def _shown(group: Group, most: int = 3) -> str:
+    """Where copies of an image are."""
+    told = [f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in group[:most]]
+    return " and ".join(told) + (f" and {len(group) - most} more" if len(group) > most else "")
+
+
+def _listed(counts: dict[str, int], most: int = 10) -> str:
+    told = [f"{label} {count}" for label, count in list(counts.items())[:most]]
+    return ", ".join(told) + (f" and {len(counts) - most} more" if len(counts) > most else "")
+
+
+def _alike(classes: tuple[str, ...]) -> str:
+    by_name: dict[str, list[str]] = {}
+    for name in classes:
+        by_name.setdefault("".join(name.casefold().split()), []).append(name)
+    return "; ".join(" and ".join(map(repr, names)) for names in by_name.values() if len(names) > 1)
+
+
+def _name(settings: Settings) -> str:
+    return nearest_preset(settings)[0]
+
+
+def _command(data: Any, places: dict[str, Any], settings: Settings, skip: bool) -> str:
+    """What to type to train, or to write in Python where there is no file to name."""
+    if isinstance(data, ImageSet):
+        return f"ebpl.train(data, preset={_name(settings)!r})"
+    words = ["ebpl", "train", str(data), "--preset", _name(settings)]
+    for option, value in places.items():
+        words += [option, str(value)] if value else []
+    return shlex.join([*words, *(["--skip-unreadable"] if skip else [])])

@@ -1,0 +1,233 @@
+"""Files: written so that a reader never sees half of one, and read back with checks."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ebpl.errors import RunError, UsageError, WriteError
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write a file beside `path`, then put it in place in one step; on failure `path` stays as it was."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with open(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # the bytes must be on the disk before the name points to them
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_failed(path, error) from error
+
+
+def write_failed(path: Path, error: OSError) -> WriteError:
+    """The error for a file that could not be written: why, and that nothing else was harmed."""
+    return WriteError(f"Could not write {path}: {error.strerror or error}. What was there before is unharmed.")
+
+
+@contextlib.contextmanager
+def partly_written(target: str, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write bit by bit, which appears under its name when it is whole; `-`: standard output."""
+    if target == "-":
+        yield sys.stdout
+        return
+    path = Path(target)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") if binary else part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        part.replace(path)
+    except OSError as error:
+        raise write_failed(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, atomically; numbers that are not finite become null, since JSON has none."""
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The same value with None for every number that is not finite, as JSON needs it."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return None
+    return value
+
+
+Row = dict[str, Any]
+Write = Callable[[Row], None]
+PARQUET = (".parquet", ".pq")
+CELLS = 1_000_000
+"""About so many values are held before they are written as a row group of a Parquet file."""
+
+
+@contextlib.contextmanager
+def rows_into(target: str) -> Iterator[Write]:
+    """Writes rows, all with the same names, into a file that appears when it is whole; `-`: standard output.
+
+    A file that ends in .parquet is Parquet, every other CSV.
+    """
+    if not target.lower().endswith(PARQUET):
+        with partly_written(target) as file:
+            yield csv_writer(file)
+        return
+    arrow = _arrow()  # before any work is done that would be lost
+    with partly_written(target, binary=True) as file:
+        rows = _ParquetRows(file, *arrow)
+        try:
+            yield rows.add
+            rows.flush()
+        finally:
+            rows.close()
+
+
+def csv_writer(file: IO[str]) -> Write:
+    """Writes rows to a CSV file, with a header before the first."""
+    writer: csv.DictWriter[str] | None = None
+
+    def write(row: Row) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = csv.DictWriter(file, list(row), lineterminator="\n")
+            writer.writeheader()
+        writer.writerow({name: _as_text(name, value) for name, value in row.items()})
+
+    return write
+
+
+def _as_text(name: str, value: Any) -> str:
+    """A value as a CSV has it: nothing for None, six decimals or, of an energy, six digits."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}" if name == "energy" else f"{value:.6f}"
+    return str(value)
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(
+            "Parquet needs the extra: pip install 'ebpl[parquet]'. A file that ends in .csv needs nothing."
+        ) from error
+    return pyarrow, parquet
+
+
+class _ParquetRows:
+    """Rows by columns, written as a row group whenever there are enough."""
+
+    def __init__(self, file: IO[bytes], arrow: Any, parquet: Any) -> None:
+        self.file, self.arrow, self.parquet = file, arrow, parquet
+        self.columns: dict[str, list[Any]] = {}
+        self.held = 0
+        self.writer: Any = None
+
+    def add(self, row: Row) -> None:
+        """One more row."""
+        if not self.columns:
+            self.columns = {name: [] for name in row}
+        for name, value in row.items():
+            self.columns[name].append(value)
+        self.held += 1
+        if self.held * len(self.columns) >= CELLS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        if not self.held:
+            return
+        if self.writer is None:
+            self.schema = self.arrow.schema([(name, self._type(name)) for name in self.columns])
+            self.writer = self.parquet.ParquetWriter(self.file, self.schema)
+        self.writer.write_table(self.arrow.table(self.columns, self.schema))
+        for values in self.columns.values():
+            values.clear()
+        self.held = 0
+
+    def close(self) -> None:
+        """End the file."""
+        if self.writer is not None:
+            self.writer.close()
+
+    def _type(self, name: str) -> Any:
+        """Not from the first rows: an image that cannot be read has no values to tell a type by."""
+        if name in ("image", "label", "problem"):
+            return self.arrow.string()
+        return self.arrow.bool_() if name == "outlier" else self.arrow.float32()
+
+
+Rule = Callable[[Any], bool]
+Object = dict[str, Any]
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is text that can be written into a file; JSON can spell half a character, which cannot."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number above zero."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value has entries with names."""
+    return isinstance(value, dict)
+
+
+def wrong_entry(stored: Any, needed: Mapping[str, Rule], allowed: Mapping[str, Rule]) -> str | None:
+    """What is wrong with an object that needs some entries and may have others; None if nothing is.
+
+    >>> wrong_entry({"name": 3}, {"name": is_text}, {})
+    'name is 3'
+    """
+    if not is_object(stored):
+        return "it is no object with names and values"
+    if missing := [name for name in needed if name not in stored]:
+        return f"it has no {missing[0]}"
+    for name, rule in {**needed, **allowed}.items():
+        if name in stored and not rule(stored[name]):
+            shown = repr(stored[name])
+            return f"{name} is {shown if len(shown) <= 40 else shown[:40] + ' ...'}"
+    return None
+
+
+def damaged(path: Path, reason: str, advice: str) -> RunError:
+    """The error for a file that is not what it should be."""
+    return RunError(f"{path} is damaged or of another version: {reason.splitlines()[0]}. {advice}")

@@ -1,1 +1,0 @@
-"""The objective, one training step, the curriculum, the guard, and the trainer that runs them."""

@@ -1,1 +1,0 @@
-"""How good predictions are, and how far their confidence can be believed."""

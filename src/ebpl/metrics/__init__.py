@@ -1,0 +1,128 @@
+"""Metrics of a set of predictions, in one registry: tables, schema, report and documentation are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, stdev
+from typing import Any
+
+from ebpl.metrics import calibration, classification
+from ebpl.metrics.calibration import Floats, Labels
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good probabilities (N, C) are for true labels (N)."""
+
+    name: str
+    """In files and in Python."""
+    title: str
+    """In tables."""
+    compute: Callable[[Floats, Labels], float]
+    percent: bool = True
+    """Whether it is a fraction of one, shown in per cent."""
+    lower_is_better: bool = False
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def register_metric(metric: Metric) -> None:
+    """Add a metric: from then on every evaluation computes it, and tables show it."""
+    METRICS[metric.name] = metric
+
+
+_ECE = calibration.expected_calibration_error
+for _metric in (
+    Metric("images", "labelled images", lambda _, labels: float(len(labels)), percent=False),
+    Metric("accuracy", "accuracy", classification.accuracy),
+    Metric("f_score", "macro F-score", classification.macro_f_score),
+    Metric("ece", "ECE, 15 bins", partial(_ECE, bins=15), lower_is_better=True),
+    Metric("ece_10_bins", "ECE, 10 bins", partial(_ECE, bins=10), lower_is_better=True),
+    Metric("adaptive_ece", "adaptive ECE", calibration.adaptive_calibration_error, lower_is_better=True),
+    Metric("classwise_ece", "class-wise ECE", calibration.classwise_calibration_error, lower_is_better=True),
+    Metric("overconfidence", "confidence minus accuracy", calibration.overconfidence),
+    Metric("nll", "negative log-likelihood", calibration.negative_log_likelihood, percent=False, lower_is_better=True),
+    Metric("brier", "Brier score", calibration.brier_score, percent=False, lower_is_better=True),
+    Metric("aurc", "area under risk-coverage", calibration.area_under_risk_coverage, lower_is_better=True),
+):
+    register_metric(_metric)
+
+
+def measure(probabilities: Floats, labels: Labels) -> dict[str, float]:
+    """Every metric by name, as fractions of one; images without a label (-1) are left out."""
+    known = labels >= 0
+    probabilities, labels = probabilities[known], labels[known]
+    return {name: metric.compute(probabilities, labels) for name, metric in METRICS.items()}
+
+
+def title_of(name: str) -> str:
+    """A metric as tables call it."""
+    return METRICS[name].title
+
+
+def spread(results: Sequence[dict[str, float | None]]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation (of a sample, so n - 1; 0 for a single one) of each metric over several results.
+
+    A metric that one of them lacks is left out.
+    """
+    columns = {name: [result.get(name) for result in results] for name in results[0]}
+    whole = {name: _known(values) for name, values in columns.items() if None not in values}
+    return {name: (fmean(values), stdev(values) if len(values) > 1 else 0.0) for name, values in whole.items()}
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def as_number(name: str, *values: float) -> tuple[str, list[str]]:
+    """A metric's title with its unit, and values of it as bare numbers, for a table with many columns."""
+    metric = METRICS[name]
+    if metric.percent:
+        return f"{metric.title} %", [f"{100 * value:.1f}" for value in values]
+    return metric.title, [f"{value:.0f}" if name == "images" else f"{value:.3f}" for value in values]
+
+
+def in_words(name: str, value: float | None) -> str:
+    """A metric as people read it: a percentage where it is one, with the direction of a wrong confidence."""
+    if value is None:
+        return "–"
+    if name == "images":
+        return f"{value:.0f}"
+    if not METRICS[name].percent:
+        return f"{value:.3f}"
+    if name == "overconfidence":
+        return f"{100 * value:+.1f} % ({'over' if value > 0 else 'under'})"
+    return f"{100 * value:.1f} %"
+
+
+def by_bin(probabilities: Floats, labels: Labels, bins: int = 15) -> list[dict[str, Any]]:
+    """The reliability diagram as a table, for JSON."""
+    known = labels >= 0
+    found = calibration.reliability(probabilities[known], labels[known], bins)
+    return [
+        {
+            "above": float(found.edges[i]),
+            "up_to": float(found.edges[i + 1]),
+            "images": int(found.counts[i]),
+            "accuracy": float(found.accuracy[i]),
+            "confidence": float(found.confidence[i]),
+        }
+        for i in range(bins)
+    ]
+
+
+def accuracy_at_coverage(bins: Sequence[dict[str, Any]], coverage: float) -> float | None:
+    """Accuracy of this share of the images, the most confident ones, from the table that `by_bin` makes.
+
+    Images of one bin are taken for alike, so it is exact where the coverage ends with a bin.
+    """
+    wanted = coverage * sum(row["images"] for row in bins)
+    right = taken = 0.0
+    for row in sorted(bins, key=lambda row: -row["above"]):
+        part = min(row["images"], wanted - taken)
+        if part > 0:
+            right, taken = right + part * row["accuracy"], taken + part
+    return right / taken if taken else None

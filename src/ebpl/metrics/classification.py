@@ -1,0 +1,65 @@
+"""How often the class is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.metrics.calibration import Floats, Labels
+
+
+def confusion(probabilities: Floats, labels: Labels) -> NDArray[np.int64]:
+    """Counts of images by true class (rows) and predicted class (columns)."""
+    classes = probabilities.shape[1]
+    cells = labels * classes + probabilities.argmax(1)
+    return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
+
+
+def accuracy(probabilities: Floats, labels: Labels) -> float:
+    """Share of images whose most probable class is the true one."""
+    return float((probabilities.argmax(1) == labels).mean()) if len(labels) else float("nan")
+
+
+def macro_f_score(probabilities: Floats, labels: Labels) -> float:
+    """F1 of each class that occurs in truth or prediction, averaged with equal weight."""
+    matrix = confusion(probabilities, labels)
+    right = np.diag(matrix)
+    involved = matrix.sum(0) + matrix.sum(1)
+    present = involved > 0
+    return float((2 * right[present] / involved[present]).mean()) if present.any() else float("nan")
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """Measures of each class; NaN where a class was never said (precision) or does not occur (recall)."""
+
+    images: Labels
+    precision: Floats
+    recall: Floats
+    f_score: Floats
+
+
+def by_class(probabilities: Floats, labels: Labels) -> ByClass:
+    """How often each class was right when said, and found when there."""
+    matrix = confusion(probabilities, labels)
+    right, there, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    with np.errstate(invalid="ignore"):
+        return ByClass(there, right / said, right / there, 2 * right / (there + said))
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Where the true share lies with 95 % certainty, when so many of all were right (Wilson 1927).
+
+    >>> low, high = wilson_interval(90, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.826, 0.945)
+    """
+    if total == 0:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    share, spare = right / total, z * z / total
+    middle = (share + spare / 2) / (1 + spare)
+    reach = z * np.sqrt(share * (1 - share) / total + spare / (4 * total)) / (1 + spare)
+    return float(max(0.0, middle - reach)), float(min(1.0, middle + reach))

@@ -1,1 +1,0 @@
-"""The network and its two heads."""

@@ -1,0 +1,228 @@
+"""The hybrid model: a feature extractor, a softmax classifier and, for methods with a density, a Gaussian energy head.
+
+A backbone is one file of this package: it defines `build(options, shape)`, and its name is the file's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ebpl.config import ModelSettings
+from ebpl.errors import UsageError, did_you_mean
+
+
+class Backbone(nn.Module):
+    """A feature extractor. What it asks for, and what training keeps of each image, is its own to say."""
+
+    dimension: int
+    """Number of features."""
+    takes_images = True
+    """Whether its inputs are images, which can be shifted and flipped."""
+
+    def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """What is kept of images (N, H, W, C), here as bytes (N, C, H, W)."""
+        return torch.from_numpy(np.require(pixels, requirements=["C", "W"])).permute(0, 3, 1, 2)
+
+    def scale(self, prepared: Tensor) -> Tensor:
+        """The network's input from what was kept, here in [-1, 1]."""
+        return prepared.float() / 127.5 - 1
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Fresh parameters from the generator alone."""
+        raise NotImplementedError
+
+
+Builder = Callable[[Mapping[str, Any], tuple[int, ...]], Backbone]
+_registered: dict[str, Builder] = {}
+_NOT_BACKBONES = {"outliers", "predictions", "weights"}
+
+
+def register_backbone(name: str, build: Builder) -> None:
+    """Make a backbone known that is not a file of this package."""
+    _registered[name] = build
+
+
+def backbones() -> list[str]:
+    """The names of all backbones."""
+    files = [found.name for found in pkgutil.iter_modules(__path__)]
+    return [name for name in files if name not in _NOT_BACKBONES] + list(_registered)
+
+
+def build_backbone(name: str, options: Mapping[str, Any], shape: tuple[int, ...]) -> Backbone:
+    """A backbone by its name, for images of this shape (C, H, W)."""
+    if name in _registered:
+        return _registered[name](options, shape)
+    if name not in backbones():
+        raise UsageError(f"There is no backbone {name!r}. {did_you_mean(name, backbones())}")
+    made: Backbone = importlib.import_module(f"{__name__}.{name}").build(options, shape)
+    return made
+
+
+class GaussianHead(nn.Module):
+    """Class energies E_c = 1/2 (f - mu_c)' P (f - mu_c) with P identity, diagonal or full (P = L L')."""
+
+    def __init__(self, dimension: int, classes: int, precision: str) -> None:
+        super().__init__()
+        self.precision = precision
+        self.means = nn.Parameter(torch.zeros(classes, dimension))
+        if precision == "diagonal":
+            self.log_precision = nn.Parameter(torch.zeros(dimension))
+        elif precision == "full":
+            self.factor = nn.Parameter(torch.eye(dimension))
+        elif precision != "identity":
+            raise ValueError(f"precision is {precision!r}, not identity, diagonal or full")
+
+    def _whiten(self, vectors: Tensor) -> Tensor:
+        """Rows v as L'v, so that v' P v is the squared length of the result."""
+        if self.precision == "diagonal":
+            return vectors * torch.exp(self.log_precision / 2)
+        if self.precision == "full":
+            return vectors @ self.factor.tril()
+        return vectors
+
+    def _times_precision(self, vectors: Tensor) -> Tensor:
+        """Rows v as P v."""
+        whitened = self._whiten(vectors)
+        if self.precision == "diagonal":
+            return whitened * torch.exp(self.log_precision / 2)
+        if self.precision == "full":
+            return whitened @ self.factor.tril().T
+        return whitened
+
+    def natural_weight(self) -> Tensor:
+        """P mu_c for each class: the classifier's weight when both heads agree."""
+        return self._times_precision(self.means)
+
+    def natural_bias(self) -> Tensor:
+        """-1/2 mu_c' P mu_c for each class: the classifier's bias when both heads agree."""
+        return -0.5 * self._whiten(self.means).square().sum(1)
+
+    def class_energies(self, features: Tensor) -> Tensor:
+        """E_c for each image and class, (N, C)."""
+        difference = self._whiten(features)[:, None, :] - self._whiten(self.means)[None]
+        return 0.5 * difference.square().sum(2)
+
+    def energy(self, features: Tensor) -> Tensor:
+        """E = -log sum_c exp(-E_c) for each image, up to a constant minus the log-density, (N)."""
+        return -torch.logsumexp(-self.class_energies(features), 1)
+
+    @torch.no_grad()
+    def diagonal(self) -> Tensor | None:
+        """The diagonal of P, or None if P is more than that."""
+        if self.precision == "full":
+            return None
+        return torch.exp(self.log_precision) if self.precision == "diagonal" else torch.ones_like(self.means[0])
+
+    @torch.no_grad()
+    def energy_gradient(self) -> Callable[[Tensor], Tensor]:
+        """dE/df as a function of the features, for the parameters as they are now: P f - sum_c p(c | f) P mu_c."""
+        weight, bias = self.natural_weight(), self.natural_bias()
+
+        def gradient(features: Tensor) -> Tensor:
+            posterior = torch.softmax(torch.addmm(bias, features, weight.T), 1)
+            return torch.addmm(self._times_precision(features), posterior, weight, alpha=-1)
+
+        return torch.no_grad()(gradient)
+
+    def posterior(self, features: Tensor) -> Tensor:
+        """p(c | x) by Bayes' rule from the Gaussians, (N, C)."""
+        return torch.softmax(-self.class_energies(features), 1)
+
+    def coupling(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """The coupling penalty: sum_c |w_c - P mu_c|^2 + (b_c + 1/2 mu_c' P mu_c)^2."""
+        return (weight - self.natural_weight()).square().sum() + (bias - self.natural_bias()).square().sum()
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Means uniform in +-1/sqrt(dimension), precision the identity."""
+        bound = 1 / math.sqrt(self.means.shape[1])
+        self.means.uniform_(-bound, bound, generator=generator)
+        if self.precision == "diagonal":
+            self.log_precision.zero_()
+        elif self.precision == "full":
+            self.factor.copy_(torch.eye(self.means.shape[1]))
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """All that is needed to build a model; stored beside the weights."""
+
+    backbone: str
+    image_shape: tuple[int, ...]
+    """Channels, height, width."""
+    classes: int
+    precision_matrix: str | None
+    """Shape of the Gaussian head's precision matrix; None: a classifier without a density."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the backbone, such as depth and width."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings, image_shape: tuple[int, ...], classes: int, density: bool) -> Architecture:
+        """What these settings ask for, with a Gaussian head where there is a density to learn."""
+        options = {"depth": settings.depth, "width": settings.width}
+        return cls(settings.backbone, image_shape, classes, settings.precision_matrix if density else None, options)
+
+    def build(self) -> HybridModel:
+        """The model, with parameters still to be initialised or loaded."""
+        return HybridModel(self)
+
+
+class HybridModel(nn.Module):
+    """`forward` gives class scores and energies from one pass through the network."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.features = build_backbone(architecture.backbone, architecture.options, architecture.image_shape)
+        dimension, precision = self.features.dimension, architecture.precision_matrix
+        self.classifier = nn.Linear(dimension, architecture.classes)
+        self.gaussian = GaussianHead(dimension, architecture.classes, precision) if precision else None
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Class scores (N, C), whose softmax is p(c | x), and energies (N).
+
+        A model without the Gaussian head has no density; its energy is the free energy of the classifier's scores.
+        """
+        return self.heads(self.features(images))
+
+    def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Both heads on given features, in float32 whatever the network computes in."""
+        with torch.autocast(features.device.type, enabled=False):
+            scores = self.classifier(features)
+            if self.gaussian is None:
+                return scores, -torch.logsumexp(scores, 1)
+            return scores, self.gaussian.energy(features)
+
+    def coupling(self) -> Tensor:
+        """The coupling penalty between both heads (zero for a classifier alone)."""
+        if self.gaussian is None:
+            return self.classifier.bias.new_zeros(())
+        return self.gaussian.coupling(self.classifier.weight, self.classifier.bias)
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> HybridModel:
+        """Fresh parameters from the generator alone; the heads start in agreement, so the coupling starts at zero."""
+        self.features.initialise(generator)
+        if self.gaussian is None:
+            bound = 1 / math.sqrt(self.features.dimension)
+            self.classifier.weight.uniform_(-bound, bound, generator=generator)
+            self.classifier.bias.zero_()
+        else:
+            self.gaussian.initialise(generator)
+            self.classifier.weight.copy_(self.gaussian.natural_weight())
+            self.classifier.bias.copy_(self.gaussian.natural_bias())
+        return self
+
+    def parameter_count(self) -> int:
+        """How many numbers are learned."""
+        return sum(parameter.numel() for parameter in self.parameters())

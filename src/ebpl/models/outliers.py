@@ -1,0 +1,89 @@
+"""Outliers: images that do not belong to any class.
+
+In both rules an image is an outlier when its score is above that of a given fraction of images that belong.
+
+A finished model scores by its energy, and the training images belong (`energy_limit`). During training that is not
+possible: energy cannot flag outliers that were in the training data, since the energy model learns the density of all
+images that it is given. So training scores by the Mahalanobis distance to the nearest class. Gaussians with a common
+covariance, as the energy head has them, are fitted to the features of the labelled images, which are known to belong.
+Where outliers are rejected, the density is learned from labelled images alone until the first step has judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+FOLDS = 50
+"""Labelled images are left out in so many groups at most, each on its own where there are no more."""
+HIGHEST = 0.9999
+"""A fraction of 1 is taken for this; a normal distribution has no end."""
+
+
+@dataclass(frozen=True)
+class MahalanobisDetector:
+    """The mean of each class, after a map that makes the covariance within classes the identity."""
+
+    whitening: Floats
+    means: Floats
+
+    def distances(self, features: NDArray[np.floating]) -> Floats:
+        """The squared distance of each row from the nearest class."""
+        white = features.astype(np.float64) @ self.whitening
+        squared = (white**2).sum(1)[:, None] + (self.means**2).sum(1) - 2 * white @ self.means.T
+        nearest: Floats = squared.min(1).clip(min=0)
+        return nearest
+
+
+def fit_detector(features: NDArray[np.floating], labels: NDArray[np.integer]) -> MahalanobisDetector:
+    """Fitted to labelled images; the covariance is shrunk as their number demands (Ledoit and Wolf 2004)."""
+    from sklearn.covariance import ledoit_wolf
+
+    values = features.astype(np.float64)
+    classes, number = np.unique(labels, return_inverse=True)
+    means = np.stack([values[number == i].mean(0) for i in range(len(classes))])
+    within = values - means[number]
+    # where every class has one image alone, there is no spread to speak of: all directions count the same
+    covariance = ledoit_wolf(within, assume_centered=True)[0] if within.any() else np.eye(values.shape[1])
+    least = 1e-9 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    lower = np.linalg.cholesky(np.linalg.inv(covariance + least))
+    return MahalanobisDetector(lower, means @ lower)
+
+
+def cross_validated_distances(features: NDArray[np.floating], labels: NDArray[np.integer], seed: int = 0) -> Floats:
+    """The distance of each labelled image from the classes as the other labelled images show them."""
+    found = np.zeros(len(labels))
+    folds = np.array_split(np.random.default_rng(seed).permutation(len(labels)), min(FOLDS, len(labels)))
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(labels)), fold)
+        if len(others):
+            found[fold] = fit_detector(features[others], labels[others]).distances(features[fold])
+        else:
+            found[fold] = np.inf  # the only labelled image: nothing is known of what belongs
+    return found
+
+
+def belonging(distances: Floats, labeled_distances: Floats, fraction: float) -> NDArray[np.bool_]:
+    """Which images are no further away than this fraction of those that belong is expected to be, by either of two views.
+
+    The first is that of the labelled images. A network that has memorised its few labelled images has them nearer than
+    any other, and would reject almost all; so the second is that of the unlabelled images themselves, most of which
+    belong: the median and as many deviations above it as leave that fraction of a normal distribution below. Half of
+    them could be outliers before it is moved much.
+    """
+    known = np.quantile(labeled_distances, fraction, method="higher")
+    usual = np.sqrt(distances)
+    middle = np.median(usual)
+    deviation = np.median(abs(usual - middle)) / NormalDist().inv_cdf(0.75)
+    expected = middle + NormalDist().inv_cdf(min(fraction, HIGHEST)) * deviation
+    return np.asarray(distances <= max(known, expected**2))
+
+
+def energy_limit(training_energies: Sequence[float] | None, fraction: float) -> float | None:
+    """The energy that this fraction of the training images stays below; None for a model without a density."""
+    return float(np.quantile(training_energies, fraction)) if training_energies else None

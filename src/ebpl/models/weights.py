@@ -1,0 +1,110 @@
+"""A model's weights in a file of their own, with what a stranger needs to use them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ebpl.config.compat import modern_architecture
+from ebpl.errors import RunError, is_memory
+from ebpl.io import is_object, is_text, is_whole, wrong_entry
+
+if TYPE_CHECKING:
+    from ebpl.data.dataset import ImageSet
+    from ebpl.models import HybridModel
+
+LARGEST = 4096
+"""Images of more pixels in height or width are no model's."""
+
+
+def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
+    """A model from a safetensors file that `Run.save_model` wrote; nothing is unpickled."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    from ebpl.models import Architecture
+
+    if not path.is_file():
+        raise RunError(f"{path} does not exist: the run has no weights yet. Go on with: ebpl resume {path.parent}")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if "ebpl" not in metadata:
+                raise ValueError("it does not say what its tensors are")
+            description: dict[str, Any] = json.loads(metadata["ebpl"])
+            names = file.keys()
+            if is_object(description):
+                shape = description.get("image_shape")
+                description["architecture"] = modern_architecture(description.get("architecture"), shape)
+            if reason := _wrong(description, len(names)):
+                raise ValueError(reason)
+            built = description["architecture"]
+            architecture = Architecture(**{**built, "image_shape": tuple(built["image_shape"])})
+            with torch.device("meta"):  # shapes without memory: the description may claim any size
+                wanted = {name: list(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
+            if wanted != {name: file.get_slice(name).get_shape() for name in names}:
+                raise ValueError("its tensors are not those of the network that it describes")
+            tensors = {name: file.get_tensor(name) for name in names}
+        model = architecture.build()
+        model.load_state_dict(tensors)
+        if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):  # as the model has them
+            raise ValueError("it has weights that are not finite numbers")
+    except (SafetensorError, TypeError, ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, RuntimeError) and is_memory(error):  # others quote the file, which may say anything
+            raise
+        reason = str(error).partition("\n")[0]
+        raise RunError(
+            f"{path} is damaged or was not written by ebpl: {reason}. Where the run still has a checkpoint, remove the "
+            f"file, and it is written anew by: ebpl resume {path.parent}"
+        ) from error
+    return model.eval(), description
+
+
+def _wrong(description: Any, tensors: int) -> str | None:
+    """What is wrong with the description of a model that has so many tensors; None if nothing is."""
+    from ebpl.models import backbones
+
+    rules = {"architecture": is_object, "classes": _is_names, "image_shape": _is_shape, "chosen": is_object}
+    parts = {
+        "backbone": lambda value: value in backbones(),
+        "image_shape": _is_shape,
+        "classes": is_whole,
+        "precision_matrix": _is_precision,
+        "options": lambda value: is_object(value) and all(map(is_whole, value.values())),
+    }
+    reason = wrong_entry(description, rules, {})
+    reason = reason or wrong_entry(description["architecture"], parts, {})
+    if reason:
+        return reason
+    built, shape = description["architecture"], description["image_shape"]
+    if built.keys() - parts.keys():
+        return f"architecture has an unknown entry {min(built.keys() - parts.keys())}"
+    if built["options"].get("depth", 0) > tensors + 4:  # each layer has at least a weight
+        return f"it has {tensors} tensors for a depth of {built['options']['depth']}"
+    if built["classes"] != len(description["classes"]) or list(built["image_shape"]) != shape:
+        return "classes or image_shape are not those of the network"
+    return f"image_shape is {shape}" if max(shape[1:]) > LARGEST else None
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(is_whole, value))
+
+
+def _is_precision(value: Any) -> bool:
+    return value in (None, "identity", "diagonal", "full")
+
+
+def describe_model(model: HybridModel, data: ImageSet) -> dict[str, Any]:
+    """What a stranger needs to use the weights."""
+    return {
+        "architecture": asdict(model.architecture),
+        "classes": list(data.classes),
+        "image_shape": list(data.shape),
+        "pixels": "uint8 / 127.5 - 1",
+    }

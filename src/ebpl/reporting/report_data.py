@@ -1,0 +1,191 @@
+"""What the run's model says of images: of those that its answers can be checked on, and of those it is used for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.data import load
+from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.split import Split, split_for
+from ebpl.devices import device_and_dtype
+from ebpl.errors import DataError, EbplError, RunError
+from ebpl.inference.evaluate import Data, as_trained, check_own, load_for
+from ebpl.models import HybridModel
+from ebpl.models.predictions import Predictions, predict
+from ebpl.runs import Run
+from ebpl.runs.reader import WEIGHTS, leads_out
+
+MOST_PROBABILITIES = 5_000_000
+"""So many are held at once; of more images times classes, every second, third ... image is looked at."""
+MOST_TRAINING = 2000
+CHUNK = 2048
+
+Done = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Some images and what the model says of them."""
+
+    what: str
+    """What they are called on the page: 'test images' ..."""
+    images: Images
+    predictions: Predictions
+    positions: NDArray[np.int64]
+    """Which of the test images, of the training images ... they are."""
+    total: int
+    """How many there are; more than `images` where not all were looked at."""
+    caveat: str = ""
+    """What to keep in mind about measures on these."""
+
+    @property
+    def truth(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Probabilities and true labels of those whose true label is known."""
+        known = self.images.labeled
+        return self.predictions.probabilities[known], self.images.labels[known]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """All that the page knows from looking at images."""
+
+    classes: tuple[str, ...]
+    model: dict[str, Any]
+    """How the weights were chosen."""
+    parameters: int
+    density: bool
+    """Whether the model has an energy; the baseline has none."""
+    measured: Seen | None
+    """Images with known labels."""
+    looked: Seen | None
+    """Images to find uncertain ones and outliers among; may be the same."""
+    training_energies: NDArray[np.float64] | None
+    counts: list[tuple[str, int]]
+    """How many images are labelled, unlabelled, for validation, for testing."""
+    notes: tuple[str, ...]
+    """What could not be looked at, and why."""
+
+
+def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: Done) -> Sight:
+    """Load weights and images and look at them; the run's own images may be gone, given ones may not.
+
+    `need_energies`: the run has not told the energies of its training images.
+    """
+    model, description = _model(run)
+    classes, chosen = tuple(description["classes"]), description["chosen"]
+    density = model.gaussian is not None
+    empty = Sight(classes, chosen, model.parameter_count(), density, None, None, None, [], ())
+    try:
+        images = _own(run, data_dir) if data is None else load_for(description, data, data_dir)
+        own = images.fingerprint() == run.source.get("fingerprint")
+        if data is None and not own:
+            raise DataError("The images or labels are not those that the run was trained on any more.")
+    except EbplError as error:
+        if data is not None:
+            raise
+        note = f"The images of {run.data_name} could not be looked at, so there are no pictures. {error}"
+        return replace(empty, notes=(f"{note} (Where they are now is said with --data.)",))
+    device, dtype = device_and_dtype(run.settings.runtime)
+    model = model.to(device)
+
+    def seen(what: str, part: Images, caveat: str = "", positions: NDArray[np.int64] | None = None) -> Seen:
+        at = np.arange(len(part)) if positions is None else positions
+        every = -(-len(part) // max(1, MOST_PROBABILITIES // len(classes)))
+        shown = part.take(np.arange(0, len(part), every)) if every > 1 else part
+        return Seen(what, shown, _predictions(model, shown, dtype, done), at[:: max(1, every)], len(part), caveat)
+
+    if not own:
+        found = _others(run, images, description, seen)
+        return replace(empty, measured=found if found.images.labeled.any() else None, looked=found)
+    check_own(run, images, description)
+    parts = split_for(images, run.settings)
+    energies = None
+    if need_energies and density:
+        some = images.train.take(np.arange(0, len(images.train), max(1, len(images.train) // MOST_TRAINING)))
+        energies = np.sort(_predictions(model, some, dtype, done).energies)
+    measured, looked = _parts(images, parts, seen)
+    counts = _counts(images, parts)
+    return replace(empty, measured=measured, looked=looked, training_energies=energies, counts=counts)
+
+
+def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Callable[..., Seen]) -> Seen:
+    """Look at data that the run was not trained on."""
+    part = images.test if images.test is not None and images.test.labeled.any() else images.train
+    if len(part) == 0:
+        raise DataError(f"{images.name} holds no images.")
+    caveat = ""
+    if images.name == run.data_name:
+        caveat = "They are not all as they were in training; some may have been trained on, and are no proof then."
+    return seen(f"images of {images.name}", as_trained(description, images, part), caveat)
+
+
+def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[Seen | None, Seen]:
+    """Choose among the run's own images the most honest ones to measure on, and those that a user asks about."""
+    train, test, validation = images.train, images.test, images.validation
+    if test is not None and test.labeled.any():
+        both = seen("test images", test)
+        return both, both
+    chosen_by = parts.validation
+    held_out = train.take(chosen_by)
+    if len(held_out) == 0 and validation is not None:
+        chosen_by = np.flatnonzero(validation.labeled)
+        held_out = validation.take(chosen_by)
+    unlabeled = train.take(parts.unlabeled)
+    measured: Seen | None = None
+    if len(held_out):
+        caveat = "These images chose the weights, so this is a little too kind."
+        measured = seen("validation images", held_out, caveat, chosen_by)
+    if test is not None and len(test):
+        return measured, seen("test images", test)
+    if len(unlabeled):
+        looked = seen("unlabelled images", unlabeled, positions=parts.unlabeled)
+        if measured is None and unlabeled.labeled.any():
+            caveat = "The model was trained on these images, though without their labels."
+            measured = replace(looked, caveat=caveat)
+        return measured, looked
+    # labels that the model has learned by heart say nothing about it
+    hidden = Images(train.pixels, np.full(len(train), UNLABELED), train.paths)
+    return measured, seen("training images", hidden)
+
+
+def _counts(images: ImageSet, parts: Split) -> list[tuple[str, int]]:
+    validation = len(parts.validation) or (len(images.validation) if images.validation else 0)
+    test = len(images.test) if images.test else 0
+    found = {"labelled": len(parts.labeled), "unlabelled": len(parts.unlabeled), "validation": validation}
+    return [(name, count) for name, count in {**found, "test": test}.items() if count]
+
+
+def _model(run: Run) -> tuple[HybridModel, dict[str, Any]]:
+    """The run's model, and what its file tells of it."""
+    if leads_out(run.path, WEIGHTS):
+        raise RunError(f"{WEIGHTS} is a link that leads out of the run directory, so it was not read.")
+    model, description = run.load_model()
+    return model, description
+
+
+def _own(run: Run, data_dir: Any) -> ImageSet:
+    """The run's own images, from where they were; never downloaded, since a page is no reason for that."""
+    path, folder, size = (run.source.get(name) for name in ("path", "data_dir", "image_size"))
+    if path is None:
+        raise RunError("The run was trained on arrays, which it does not hold. From Python: ebpl.report(run, data=...)")
+    if not isinstance(path, str) or not isinstance(folder, str | None) or not isinstance(size, int | None):
+        raise RunError(f"{run.path} does not say where its images are.")
+    return load(path, data_dir=Path(data_dir) if data_dir else folder, image_size=size, download=False)
+
+
+def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> Predictions:
+    """Predictions in pieces, so that someone can be told how far they are."""
+    found = []
+    for start in range(0, len(images), CHUNK):
+        found.append(predict(model, images.pixels[start : start + CHUNK], dtype))
+        done(len(found[-1].energies))
+    if not found:
+        return predict(model, images.pixels, dtype)
+    probabilities = np.concatenate([part.probabilities for part in found])
+    return Predictions(probabilities, np.concatenate([part.energies for part in found]))

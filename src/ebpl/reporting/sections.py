@@ -1,0 +1,372 @@
+"""Sentences of the page: numbers as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.calibration import CalibrationCheck
+from ebpl.metrics import METRICS, by_bin, calibration, classification, in_words, measure
+from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
+from ebpl.reporting import charts
+from ebpl.reporting.charts import Line
+from ebpl.reporting.report_data import Seen
+from ebpl.reporting.svg import data_uri
+from ebpl.runs.reader import Row, Step, Stored, finite
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+SURE = 0.9
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in percent; a dash where there is none.
+
+    >>> percent(0.254), percent(None)
+    ('25.4\xa0%', '–')
+    """
+    return "–" if value is None or not np.isfinite(value) else f"{100 * value:.{digits}f}\u00a0%"
+
+
+def count(value: float) -> str:
+    """A number of things, with a thin gap between thousands.
+
+    >>> count(12345)
+    '12\u202f345'
+    """
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def things(value: int, one: str, many: str | None = None) -> str:
+    """So many of them.
+
+    >>> things(1, "image"), things(2, "class", "classes")
+    ('1 image', '2 classes')
+    """
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
+def points(value: float) -> str:
+    """A difference of percentages."""
+    return f"{abs(100 * value):.1f} percentage points"
+
+
+def direction(gap: float, images: int, variance: float) -> tuple[str, str]:
+    """Over- or under-confident, in one word and in a sentence; neither where so few images cannot tell.
+
+    `gap` is the mean confidence minus the accuracy, `variance` the sum of p (1 - p) over the confidences: how far the
+    number of right answers strays by chance if every confidence is true.
+    """
+    if abs(gap) * images <= 1.96 * variance**0.5:
+        return "neither", (
+            f"On average its confidence is {points(gap)} {'above' if gap > 0 else 'below'} its accuracy, "
+            f"no more than chance explains with {things(images, 'image')}: neither over- nor under-confident."
+        )
+    word = "over-confident" if gap > 0 else "under-confident"
+    return word, (
+        f"It is {word}: on average it is {points(gap)} "
+        f"{'surer than it is right' if gap > 0 else 'less sure than it could be'}."
+    )
+
+
+def calibration_error(probabilities: Floats, labels: Labels) -> str:
+    """The ECE in a sentence, beside the one that chance alone would give."""
+    error = expected_calibration_error(probabilities, labels)
+    draws = int(np.clip(2_000_000 // max(1, len(labels)), 5, 100))
+    chance = calibration_error_by_chance(probabilities.max(1), draws=draws)
+    return (
+        f"The expected calibration error (ECE, 15 bins) is {percent(error)}: so far are confidence and accuracy apart, "
+        f"averaged over the bins. A model whose every confidence is true would show about {percent(chance)} on so many "
+        "images."
+    )
+
+
+def sure_ones(probabilities: Floats, labels: Labels) -> str:
+    """How often it is right when it is sure."""
+    sure = probabilities.max(1) >= SURE
+    if not sure.any():
+        return f"It is nowhere {percent(SURE, 0)} sure."
+    right = float((probabilities.argmax(1) == labels)[sure].mean())
+    return (
+        f"It is at least {percent(SURE, 0)} sure of {things(int(sure.sum()), 'image')} ({percent(sure.mean(), 0)} of "
+        f"all), and right on {percent(right)} of those."
+    )
+
+
+Section = dict[str, Any]
+MISTAKES, UNCERTAIN, OUTLYING = 24, 16, 16
+OUTLIER_QUANTILE = 0.99
+MOST_MATRIX = 20
+MOST_CLASSES = 200
+COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)
+
+
+def training(stored: Stored, density: bool) -> Section:
+    """How it went, epoch by epoch."""
+    history = stored.history
+    images = "energy of images and samples"
+    drawn = [
+        charts.curves(
+            "Validation images",
+            history,
+            [
+                Line("validation_accuracy", "a", "accuracy"),
+                Line("validation_confidence", "b", "mean confidence"),
+                Line("validation_ece", "c", "ECE"),
+            ],
+            share=True,
+        ),
+        charts.curves("Classification loss", history, [Line("cross_entropy", "a", "cross-entropy")]),
+        charts.curves(
+            images.capitalize(),
+            history if density else [],
+            [Line("energy_images", "a", "images"), Line("energy_samples", "b", "samples")],
+            note="Where the lines keep together, the sampler keeps pace with the energy model.",
+        ),
+        charts.curves(
+            "Learning rate", history, [Line("learning_rate", "a", "learning rate")] if _varies(history) else []
+        ),
+    ]
+    return {
+        "charts": [chart for chart in drawn if chart],
+        "check": CalibrationCheck.stored(stored.result.get("check")),
+        "healed": [_healed(event) for event in stored.healed],
+    }
+
+
+def _varies(history: Sequence[dict[str, Any]]) -> bool:
+    return len({row.get("learning_rate") for row in history}) > 1
+
+
+def _healed(event: dict[str, Any]) -> str:
+    rate, steps = finite(event.get("learning_rate")), finite(event.get("sgld_steps"))
+    epoch = finite(event.get("epoch"))
+    text = f"{event.get('phase') or 'some phase'}, epoch {'?' if epoch is None else f'{epoch:.0f}'}"
+    if event.get("reason"):
+        text += f": {event['reason']}"
+    if rate is not None and steps is not None:
+        text += f". Went on with learning rate {rate:.3g} and {steps:.0f} SGLD steps"
+    return text + "."
+
+
+def measures(probabilities: NDArray[np.float64], labels: NDArray[np.int64], what: str) -> Section:
+    """Accuracy and calibration of answers whose truth is known."""
+    found = measure(probabilities, labels)
+    right = int((probabilities.argmax(1) == labels).sum())
+    said = probabilities.max(1)
+    word, sentence = direction(found["overconfidence"], len(labels), float((said * (1 - said)).sum()))
+    return {
+        "what": what,
+        "values": found,
+        "rows": [(METRICS[name].title, in_words(name, value)) for name, value in found.items()],
+        "interval": classification.wilson_interval(right, len(labels)),
+        "confidence": float(said.mean()),
+        "direction": word,
+        "sentences": [sentence, calibration_error(probabilities, labels), sure_ones(probabilities, labels)],
+        "reliability": charts.reliability(by_bin(probabilities, labels), what),
+        **_risk(probabilities, labels),
+    }
+
+
+def stored_measures(stored: Stored) -> Section | None:
+    """The measures that the run wrote when it ended, where its test images cannot be looked at again."""
+    metrics = stored.result.get("metrics")
+    if not isinstance(metrics, dict):
+        return None
+    found = {name: value for name in METRICS if (value := finite(metrics.get(name))) is not None}
+    if not {"accuracy", "f_score", "ece", "images", "overconfidence"} <= found.keys() or found["images"] < 1:
+        return None
+    bins = _stored_bins(stored.result.get("reliability"))
+    variance = sum(each["images"] * each["confidence"] * (1 - each["confidence"]) for each in bins if each["images"])
+    word, sentence = direction(found["overconfidence"], int(found["images"]), variance)
+    return {
+        "what": "test images",
+        "values": found,
+        "rows": [(METRICS[name].title, in_words(name, value)) for name, value in found.items()],
+        "interval": classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"])),
+        "confidence": found["accuracy"] + found["overconfidence"],
+        "direction": word,
+        "sentences": [sentence, f"The expected calibration error (ECE, 15 bins) is {percent(found['ece'])}."],
+        "reliability": charts.reliability(bins, "test images") if bins else None,
+        "risk": None,
+        "coverages": [],
+    }
+
+
+def _stored_bins(rows: Any) -> list[dict[str, Any]]:
+    """The bins of the reliability diagram that the run wrote; none where they are no such bins."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return []
+    bins = []
+    for row in rows[:100]:
+        images, low, high = (finite(row.get(name)) for name in ("images", "above", "up_to"))
+        right, said = finite(row.get("accuracy")), finite(row.get("confidence"))
+        if images is None or low is None or high is None or not 0 <= low < high <= 1 or images < 0:
+            return []
+        if images and (right is None or said is None or not (0 <= right <= 1 and 0 <= said <= 1)):
+            return []
+        bins.append({"above": low, "up_to": high, "images": int(images), "accuracy": right, "confidence": said})
+    return bins if any(each["images"] for each in bins) else []
+
+
+def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
+    coverage, error = calibration.risk_coverage(probabilities, labels)
+    said = -np.sort(-probabilities.max(1), kind="stable")
+    promised = 1 - np.cumsum(said) / np.arange(1, len(said) + 1)
+    rows = []
+    for share in COVERAGES:
+        answered = round(share * len(labels))
+        if answered:
+            wrong = round(float(error[answered - 1]) * answered)
+            right = percent(1 - error[answered - 1])
+            rows.append((percent(share, 0), count(answered), percent(said[answered - 1]), right, count(wrong)))
+    return {"risk": charts.risk(coverage, error, promised), "coverages": rows}
+
+
+def promises(seen: Seen) -> Section:
+    """How sure the model is, and what that promises, where nobody knows whether it is right."""
+    said = -np.sort(-seen.predictions.confidences, kind="stable")
+    rows = []
+    for share in COVERAGES:
+        if answered := round(share * len(said)):
+            rows.append(
+                (percent(share, 0), count(answered), percent(said[answered - 1]), percent(said[:answered].mean()))
+            )
+    return {"chart": charts.confidences(said, seen.what), "coverages": rows, "expected": float(said.mean())}
+
+
+def by_class(seen: Seen, classes: Sequence[str]) -> Section:
+    """The table of classes, the confusion matrix, and what is mixed up most often."""
+    probabilities, labels = seen.truth
+    found, matrix = classification.by_class(probabilities, labels), classification.confusion(probabilities, labels)
+    rows = [
+        {
+            "name": name,
+            "images": count(int(found.images[i])),
+            "precision": percent(found.precision[i]),
+            "recall": percent(found.recall[i]),
+            "f_score": percent(found.f_score[i]),
+            "share": float(np.nan_to_num(found.f_score[i])),
+        }
+        for i, name in enumerate(classes)
+    ]
+    if len(rows) > MOST_CLASSES:
+        rows = [rows[i] for i in np.argsort(np.nan_to_num(found.f_score, nan=2), kind="stable")[:MOST_CLASSES]]
+    wrong = matrix - np.diag(np.diag(matrix))
+    worst = [divmod(int(i), len(classes)) for i in np.argsort(-wrong, axis=None, kind="stable")[:5]]
+    mixed = [
+        {"is": classes[i], "said": classes[j], "times": int(wrong[i, j]), "of": int(matrix[i].sum())}
+        for i, j in worst
+        if wrong[i, j]
+    ]
+    shown = matrix if len(classes) <= MOST_MATRIX else None
+    totals = np.maximum(1, matrix.sum(1, keepdims=True))
+    return {
+        "rows": rows,
+        "left_out": len(classes) - len(rows),
+        "mixed": mixed,
+        "matrix": None if shown is None else np.stack([shown, np.round(100 * shown / totals)], 2).tolist(),
+    }
+
+
+def pseudo_labels(steps: Sequence[Step], history: Sequence[Row]) -> Section:
+    """Step by step: how many, how sure, how many right, how many changed, and how many were left out as outliers."""
+    left_out = {str(row.get("phase")).split(" of ")[0]: int(row.get("rejected") or 0) for row in history}
+    rows = [
+        {
+            "step": step.step,
+            "images": step.images,
+            "confidence": step.confidence,
+            "right": step.right / step.known if step.known else None,
+            "known": step.known,
+            "again": step.again,
+            "changed": step.changed,
+            "left_out": left_out.get(f"step {step.step}", 0),
+            "kept": 1 - step.changed / step.again if step.again else None,
+        }
+        for step in steps
+    ]
+    rejected = any(row["left_out"] for row in rows)
+    return {
+        "rows": rows,
+        "chart": charts.steps(rows),
+        "truth": any(step.known for step in steps),
+        "rejected": rejected,
+    }
+
+
+def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
+    """The images it is wrong about and surest of."""
+    said, sure = seen.predictions.labels, seen.predictions.confidences
+    wrong = np.flatnonzero(seen.images.labeled & (said != seen.images.labels))
+    first = wrong[np.argsort(-sure[wrong], kind="stable")][:MISTAKES]
+    shown = [{**_picture(seen, int(i), classes), "truth": classes[seen.images.labels[i]]} for i in first]
+    return {"pictures": shown, "count": len(wrong), "of": int(seen.images.labeled.sum())}
+
+
+def uncertain(seen: Seen, classes: Sequence[str]) -> Section:
+    """The images it is least sure of, with its two best guesses."""
+    order = np.argsort(seen.predictions.confidences, kind="stable")[:UNCERTAIN]
+    shown = []
+    for i in map(int, order):
+        probabilities = seen.predictions.probabilities[i]
+        best = np.argsort(-probabilities, kind="stable")[:2]
+        guesses = [(classes[c], float(probabilities[c])) for c in best]
+        shown.append({**_picture(seen, i, classes), "guesses": guesses})
+    return {"pictures": shown, "what": seen.what}
+
+
+def outlying(seen: Seen, classes: Sequence[str], limit: float | None) -> Section:
+    """The images of the highest energies."""
+    energies = np.nan_to_num(seen.predictions.energies, nan=np.inf)
+    order = np.argsort(-energies, kind="stable")[:OUTLYING]
+    shown = []
+    for i in map(int, order):
+        energy = float(energies[i])
+        shown.append({**_picture(seen, i, classes), "energy": _signed(energy),
+                      "beyond": limit is not None and energy > limit})  # fmt: skip
+    beyond = int((energies > limit).sum()) if limit is not None else 0
+    share = percent(beyond / len(energies)) if limit is not None else None
+    return {"pictures": shown, "what": seen.what, "beyond": beyond, "of": len(energies), "share": share}
+
+
+def _signed(value: float) -> str:
+    return (f"{value:.2f}" if abs(value) < 100 else f"{value:.3g}").replace("-", "−")
+
+
+def samples(stored: Stored) -> list[str]:
+    """Samples of the energy model as pictures."""
+    return [] if stored.samples is None else [data_uri(sample) for sample in stored.samples]
+
+
+def _picture(seen: Seen, i: int, classes: Sequence[str]) -> Section:
+    label = seen.images.labels[i]
+    return {
+        "uri": data_uri(seen.images.pixels[i]),
+        "name": seen.images.paths[i] if seen.images.paths else f"no. {seen.positions[i]}",
+        "said": classes[seen.predictions.labels[i]],
+        "confidence": percent(float(seen.predictions.confidences[i])),
+        "truth": classes[label] if label >= 0 else None,
+    }
+
+
+def energy(seen: Seen | None, training: NDArray[np.float64] | None, classes: Sequence[str]) -> Section:
+    """Histogram of energies, the limit of outliers, and the images beyond it."""
+    limit = float(np.quantile(training, OUTLIER_QUANTILE)) if training is not None else None
+    energies = seen.predictions.energies if seen else None
+    what = seen.what if seen else "images"
+    return {
+        "chart": charts.energies(training, energies, what, limit),
+        "outlying": outlying(seen, classes, limit) if seen else None,
+        "words": f"{percent(OUTLIER_QUANTILE, 0)} of the training images",
+    }
+
+
+def looked_at(seen: Seen) -> str:
+    """How many images there were, and whether all were looked at."""
+    what = seen.what if len(seen.images) != 1 else seen.what.replace("images", "image", 1)
+    more = f", picked evenly from {count(seen.total)}" if seen.total > len(seen.images) else ""
+    return f"{count(len(seen.images))} {what}{more}"

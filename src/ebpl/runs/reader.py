@@ -1,0 +1,306 @@
+"""Files of a run directory, read with suspicion: they may be a stranger's, of another version, or damaged.
+
+What passes here can be used without looking again; what does not is a `RunError` with the file and what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebpl.config.compat import modern_names, modern_result, modern_row
+from ebpl.config.presets import flat, read_toml
+from ebpl.errors import RunError, UsageError
+from ebpl.io import Object, Rule, damaged, is_number, is_object, is_text, is_whole, wrong_entry
+from ebpl.metrics import METRICS
+
+SETTINGS, ENVIRONMENT, SEEDS = "settings.toml", "environment.json", "seeds.json"
+WEIGHTS, TEST_METRICS, DETAILS = "best.safetensors", "test_metrics.json", "details.npz"
+METRICS_TABLE, LOG, PSEUDO_LABELS = "metrics.csv", "train.log", "pseudo_labels"
+LARGEST = 512 * 2**20
+LARGEST_SAMPLES = 64 * 2**20
+MOST_SAMPLES = 100
+MOST_EPOCHS = 20_000
+MOST_STEPS = 1000
+LOG_LINES = 12
+
+Row = dict[str, Any]
+
+
+def read_settings(path: Path) -> tuple[Object, Object]:
+    """The settings of a run, still to be checked one by one, and where its data came from."""
+    advice = "Put the file back as it was, or start a new run."
+    allowed = {
+        "fingerprint": is_text,
+        "path": is_text,
+        "data_dir": is_text,
+        "image_size": is_whole,
+        "skip_unreadable": lambda value: isinstance(value, bool),
+    }
+    try:
+        stored = read_toml(path)
+    except UsageError as error:
+        raise RunError(f"{error} {advice}") from error
+    source = "data" if "data" in stored else "source"  # version 0.1 called it data
+    reason = wrong_entry(stored, {"settings": is_object, source: is_object}, {})
+    reason = reason or wrong_entry(stored[source], {"name": is_text}, allowed)
+    if reason:
+        raise damaged(path, reason, advice)
+    return modern_names(flat(stored["settings"])), stored[source]
+
+
+def read_environment(path: Path) -> Object:
+    """What a run was started on."""
+    rules = {"threads": is_whole, "processes": is_whole, "runs_together": is_whole}
+    advice = "Put it back, or write {} into it to go on without what it told."
+    return _read_json(path, {}, rules, advice)
+
+
+def read_metrics(path: Path) -> Object:
+    """What a finished run came to."""
+    needed: dict[str, Rule] = {"metrics": lambda value: value is None or is_object(value), "chosen": is_object}
+    allowed: dict[str, Rule] = {
+        "training_energies": lambda value: isinstance(value, list) and value != [] and all(map(is_number, value)),
+        "reliability": lambda value: isinstance(value, list) and all(map(is_object, value)),
+    }
+    advice = f"Remove it, and it is made anew by: ebpl resume {path.parent}"
+    stored = _read_json(path, needed, allowed, advice)
+    reason = wrong_entry(stored["chosen"], {"phase": is_text, "epoch": is_number, "by": is_text}, {})
+    if stored["metrics"] is not None:
+        rule: Rule = lambda value: value is None or is_number(value)
+        reason = reason or wrong_entry(stored["metrics"], {"accuracy": is_number}, dict.fromkeys(METRICS, rule))
+        # a metric that came after the run is null
+        stored["metrics"] = {**dict.fromkeys(METRICS), **stored["metrics"]}
+    for row in stored.get("reliability", ()):
+        sides = dict.fromkeys(("above", "up_to", "images"), is_number)
+        means = dict.fromkeys(("accuracy", "confidence"), lambda value: value is None or is_number(value))
+        reason = reason or wrong_entry(row, {**sides, **means}, {})
+    if reason:
+        raise damaged(path, reason, advice)
+    return modern_result(stored)
+
+
+def _read_json(path: Path, needed: Mapping[str, Rule], allowed: Mapping[str, Rule], advice: str) -> Object:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing. {advice}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, str(error), advice) from error
+    if reason := wrong_entry(stored, needed, allowed):
+        raise damaged(path, reason, advice)
+    found: Object = stored
+    return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """The pseudo-labels of one curriculum step."""
+
+    step: int
+    images: int
+    confidence: float | None
+    """Mean confidence: the share of right labels that the model promised."""
+    known: int
+    """Images whose true class is known."""
+    right: int
+    again: int
+    """Images that had a pseudo-label in the step before too."""
+    changed: int
+    """Those of them whose label is another now."""
+
+
+@dataclass
+class Stored:
+    """All that is in the directory, as far as it can be read."""
+
+    history: list[Row] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    result: Row = field(default_factory=dict)
+    environment: Row = field(default_factory=dict)
+    samples: NDArray[np.uint8] | None = None
+    log: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def energies(self) -> NDArray[np.float64] | None:
+        """Quantiles of the training images' energies, ascending; None where the run has none."""
+        values = self.result.get("training_energies")
+        found = [value for value in map(finite, values) if value is not None] if isinstance(values, list) else []
+        return np.sort(np.array(found)) if len(found) > 1 else None
+
+    @property
+    def healed(self) -> list[Row]:
+        """The divergences that were healed, as far as they are told: what happened, and where it went on."""
+        events = self.result.get("healed_divergences")
+        if isinstance(events, list):
+            return [event for event in events if isinstance(event, dict)]
+        counts = [0.0, *[row.get("healed") or 0.0 for row in self.history]]
+        pairs = zip(counts, counts[1:], self.history, strict=False)
+        return [{"phase": row.get("phase"), "epoch": row.get("epoch")} for before, now, row in pairs if now > before]
+
+
+def read(folder: Path) -> Stored:
+    """Read what is there in a run directory."""
+    stored = Stored()
+    reader = _Reader(folder, stored.problems)
+    stored.result = modern_result(reader.json(TEST_METRICS))
+    stored.environment = reader.json(ENVIRONMENT)
+    stored.history = [_epoch(row) for row in reader.table(METRICS_TABLE, MOST_EPOCHS)]
+    stored.steps = _steps(reader, folder)
+    stored.samples = reader.samples()
+    stored.log = reader.last_lines(LOG)
+    return stored
+
+
+def finite(value: Any) -> float | None:
+    """A number that can be drawn, or None: files of strangers may hold anything."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def leads_out(root: Path, name: str) -> bool:
+    """Whether a name in this directory is a link to somewhere else."""
+    try:
+        return not (root / name).resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a loop of links
+        return True
+
+
+class _Reader:
+    """Reads files of one directory, and notes what cannot be read."""
+
+    def __init__(self, root: Path, problems: list[str]) -> None:
+        self.root, self.problems = root, problems
+
+    def path(self, name: str) -> Path | None:
+        """The file, if it may be read; None without a word where there is none."""
+        path = self.root / name
+        if leads_out(self.root, name):
+            self.problems.append(f"{name} is a link that leads out of the run directory, so it was not read.")
+            return None
+        if not path.exists():
+            return None
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            self.problems.append(f"{name} is not a file, or far too large to be one of a run, so it was not read.")
+            return None
+        return path
+
+    def json(self, name: str) -> Row:
+        """An object from JSON; empty where there is none."""
+        path = self.path(name)
+        if path is None:
+            return {}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            self.problems.append(f"{name} is damaged: {error}")
+            return {}
+        if not isinstance(found, dict):
+            self.problems.append(f"{name} is damaged: it holds no object.")
+            return {}
+        return found
+
+    def table(self, name: str, most: int | None = None) -> Iterator[dict[str, str]]:
+        """The rows of a CSV, one at a time."""
+        path = self.path(name)
+        if path is None:
+            return
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                for count, row in enumerate(csv.DictReader(file)):
+                    if count == most:
+                        self.problems.append(f"Of {name} only the first {most} lines are shown.")
+                        return
+                    yield {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
+        except (OSError, ValueError, csv.Error) as error:
+            self.problems.append(f"{name} is damaged: {error}")
+
+    def samples(self) -> NDArray[np.uint8] | None:
+        """Samples from the energy model, as images (N, H, W, C)."""
+        import zipfile
+
+        path = self.path(DETAILS)
+        if path is None:
+            return None
+        try:
+            with zipfile.ZipFile(path) as packed:
+                names = {info.filename: info.file_size for info in packed.infolist()}
+            if "samples.npy" not in names:
+                return None
+            if names["samples.npy"] > LARGEST_SAMPLES:
+                raise ValueError("the samples are far too large")
+            with np.load(path, allow_pickle=False) as arrays:
+                samples: NDArray[Any] = arrays["samples"]
+        except Exception as error:
+            self.problems.append(f"{DETAILS} is damaged: {error}")
+            return None
+        if samples.ndim != 4 or samples.dtype != np.uint8 or samples.shape[3] not in (1, 3) or 0 in samples.shape:
+            self.problems.append(f"{DETAILS} is damaged: its samples are no images.")
+            return None
+        return samples[:MOST_SAMPLES]
+
+    def last_lines(self, name: str) -> list[str]:
+        """The end of a text file."""
+        path = self.path(name)
+        if path is None:
+            return []
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 20_000))
+                return file.read().decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+        except OSError as error:
+            self.problems.append(f"{name} cannot be read: {error}")
+            return []
+
+
+def _epoch(row: dict[str, str]) -> Row:
+    return modern_row({name: value if name == "phase" else finite(value) for name, value in row.items()})
+
+
+def read_table(folder: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a CSV of a run directory; none where it is missing or damaged."""
+    return list(_Reader(folder, []).table(name))
+
+
+def _steps(reader: _Reader, root: Path) -> list[Step]:
+    """Each step beside the one before it; of each, no more than image names and labels are held."""
+    if leads_out(root, PSEUDO_LABELS):
+        reader.problems.append(f"{PSEUDO_LABELS} is a link that leads out of the run directory, so it was not read.")
+        return []
+    names = [path.name for path in (root / PSEUDO_LABELS).glob("step-*.csv")]
+    numbers = sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-([0-9]{1,6})\.csv", name)))
+    found, before = [], dict[str, str]()
+    for number in numbers[:MOST_STEPS]:
+        step, before = _step(number, reader.table(f"{PSEUDO_LABELS}/step-{number}.csv"), before)
+        found.append(step)
+    return found
+
+
+def _step(number: int, rows: Iterator[dict[str, str]], before: dict[str, str]) -> tuple[Step, dict[str, str]]:
+    labels, classes = dict[str, str](), dict[str, str]()
+    total, known, right, again, changed = 0.0, 0, 0, 0, 0
+    for row in rows:
+        image, label, truth = row.get("image", ""), row.get("label", ""), row.get("truth", "")
+        labels[image] = classes.setdefault(label, label)  # one string a class, not one an image
+        total += finite(row.get("confidence")) or 0.0
+        known += truth != ""
+        right += truth != "" and truth == label
+        again += image in before
+        changed += before.get(image, label) != label
+    mean = total / len(labels) if labels else None
+    return Step(number, len(labels), mean, known, right, again, changed), labels

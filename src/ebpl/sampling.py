@@ -1,0 +1,91 @@
+"""Stochastic gradient Langevin dynamics (Welling and Teh 2011)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """x <- x - step_size * dE/dx + noise * normal, `steps` times.
+
+    With noise = sqrt(2 * step_size) this is a discretised Langevin diffusion whose stationary density is exp(-E). The
+    two are separate settings because training uses far less noise than that, as all of the JEM family does.
+    """
+
+    steps: int
+    step_size: float
+    noise: float
+    gradient_clip: float = 0.0
+    """Clamp each value of the gradient to +-this; 0: off."""
+    clamp: tuple[float, float] | None = None
+    """Keep samples inside this range."""
+
+    def __call__(self, energy: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
+        """Samples after `steps` steps from x; `energy` gives one energy a sample."""
+
+        def gradient(x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_(True)
+            with torch.enable_grad():
+                return torch.autograd.grad(energy(x).sum(), x)[0]
+
+        return self.follow(gradient, x, generator)
+
+    def follow(self, gradient: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
+        """The same for an energy whose gradient is known."""
+        x = x.detach()
+        for _ in range(self.steps):
+            slope = gradient(x)
+            if self.gradient_clip:
+                slope = slope.clamp(-self.gradient_clip, self.gradient_clip)
+            x = x - self.step_size * slope
+            if self.noise:
+                x = x + self.noise * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+            if self.clamp is not None:
+                x = x.clamp(*self.clamp)
+        return x
+
+
+class ReplayBuffer:
+    """Samples that outlive an update. Chain i draws from its own segment, so no sample is drawn twice at once."""
+
+    def __init__(self, size: int, shape: tuple[int, ...], restart_probability: float, device: torch.device) -> None:
+        self.samples = torch.empty(size, *shape, device=device)
+        self.restart_probability = restart_probability
+
+    def _noise(self, count: int, generator: torch.Generator) -> Tensor:
+        shape = (count, *self.samples.shape[1:])
+        return torch.rand(shape, generator=generator, device=self.samples.device) * 2 - 1
+
+    def restart(self, generator: torch.Generator, parts: int = 1, part: int = 0) -> None:
+        """Fill the whole buffer with uniform noise in [-1, 1].
+
+        Of a buffer that is split into `parts`, this is number `part`: together they hold what one would.
+        """
+        noise = self._noise(parts * len(self.samples), generator)
+        self.samples.copy_(noise.view(parts, *self.samples.shape)[part])
+
+    def draw(self, chains: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Positions in the buffer, all different, and where each chain starts from."""
+        device = self.samples.device
+        segment = len(self.samples) // chains
+        offset = torch.randint(segment, (chains,), generator=generator, device=device)
+        index = torch.arange(chains, device=device) * segment + offset
+        restarted = torch.rand(chains, generator=generator, device=device) < self.restart_probability
+        mask = restarted.view(-1, *[1] * (self.samples.ndim - 1))
+        return index, torch.where(mask, self._noise(chains, generator), self.samples[index])
+
+    def described(self) -> str:
+        """What the samples look like, in words: chains that blew up tell why a training did."""
+        finite = self.samples.isfinite()
+        lost = int((~finite.flatten(1).all(1)).sum())
+        widest = float(torch.where(finite, self.samples, 0).abs().max())
+        return f"{lost} of {len(self.samples)} chains are not finite, the others reach {widest:.3g}"
+
+    def store(self, index: Tensor, samples: Tensor) -> None:
+        """Put chains back where they were drawn."""
+        self.samples[index] = samples.to(self.samples.dtype)

@@ -1,1 +1,0 @@
-"""Sampling from an energy function; knows energies, not models."""

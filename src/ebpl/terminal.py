@@ -1,0 +1,276 @@
+"""What people see in a terminal: progress of long work, and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from ebpl.metrics import METRICS, as_number, in_words, spread
+
+
+class Progress(Protocol):
+    """What the trainer tells while it works."""
+
+    def begin(self, updates: int, done: int) -> None:
+        """Training starts, with so many updates in all, some of them done by an earlier process."""
+
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+        """Some more updates are done; `where` is phase and epoch, `facts` what is worth showing."""
+
+    def epoch(self, line: str) -> None:
+        """An epoch is done, summed up in a line."""
+
+    def say(self, text: str) -> None:
+        """Something happened that a person should know."""
+
+    def end(self) -> None:
+        """Training is over, for whatever reason."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, updates: int, done: int) -> None: ...
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None: ...
+    def epoch(self, line: str) -> None: ...
+    def say(self, text: str) -> None: ...
+    def end(self) -> None: ...
+
+
+class Lines(Silent):
+    """Plain lines on standard error: the first epochs, then one every few seconds, each with the time left."""
+
+    def __init__(self, label: str = "", every: float = 5.0) -> None:
+        self._label = f"{label}: " if label else ""
+        self._every = every
+        self._total = self._done = self._begun_with = 0
+        self._start = self._last = 0.0
+
+    def begin(self, updates: int, done: int) -> None:
+        self._total, self._done, self._begun_with = updates, done, done
+        self._start, self._last = time.monotonic(), 0.0
+
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+        self._done += updates
+
+    def epoch(self, line: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= self._every:
+            self._last = now
+            worked = self._done - self._begun_with
+            left = (self._total - self._done) * (now - self._start) / worked if worked else 0.0
+            self.say(f"{line} | {duration(left)} left")
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # whoever was reading went away: no reason to stop working
+            print(harmless(self._label + text), file=sys.stderr, flush=True)
+
+
+class Bar(Silent):
+    """One bar: phase, epoch, losses, validation accuracy, time left; alone, or one of several on `display`."""
+
+    def __init__(self, label: str = "", display: Any = None) -> None:
+        self._display, self._alone = display or _display(), display is None
+        self._label = f"{label}: " if label and display else ""
+        self._task = self._display.add_task(label or "training", start=False, total=1, where="waiting", facts="")
+
+    def begin(self, updates: int, done: int) -> None:
+        self._display.update(self._task, total=updates, completed=done, where="")
+        self._display.start_task(self._task)
+        self._display.start()
+
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+        text = "  ".join(f"{name} {value:.3g}" for name, value in facts.items())
+        self._display.update(self._task, advance=updates, where=where, facts=text)
+
+    def say(self, text: str) -> None:
+        self._display.console.print(harmless(self._label + text), markup=False, highlight=False, emoji=False)
+
+    def end(self) -> None:
+        self._display.stop_task(self._task)
+        if self._alone:
+            self._display.stop()
+
+
+def _display() -> Any:
+    """Where bars are drawn; only one can be live at a time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.fields[where]}"),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, no_wrap=True)),
+        TextColumn("{task.percentage:>3.0f}%"),
+        _facts_column(),
+        TimeElapsedColumn(),
+        _time_left_column(),
+        console=Console(stderr=True),
+        expand=True,
+    )
+
+
+def _facts_column() -> Any:
+    """What gives way on a narrow terminal, so that the time left can still be seen."""
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Column
+    from rich.text import Text
+
+    class Facts(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
+
+    return Facts(Column())
+
+
+def _time_left_column() -> Any:
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            if task.finished or task.stop_time is not None:
+                return Text("done" if task.finished else "stopped")
+            left = task.time_remaining
+            return Text("" if left is None else f"{duration(left)} left")
+
+    return TimeLeft()
+
+
+def terminal_progress(label: str = "") -> Progress:
+    """A bar on a terminal, plain lines elsewhere."""
+    return Bar(label) if sys.stderr.isatty() else Lines(label)
+
+
+@contextlib.contextmanager
+def terminal_progresses(labels: Sequence[str]) -> Iterator[list[Progress]]:
+    """A bar for each of several trainings, one below the other on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield [Lines(label) for label in labels]
+        return
+    display = _display()  # goes live when the first training begins, since a download may want a bar before
+    try:
+        yield [Bar(label, display) for label in labels]
+    finally:
+        display.stop()
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(42), duration(125), duration(7500)
+    ('42 s', '2 min 05 s', '2 h 05 min')
+    """
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+@contextlib.contextmanager
+def counted(what: str, every: float = 5.0) -> Iterator[Callable[[int], None]]:
+    """Counts things whose number is not known before: a line now and then, on a terminal always the same one."""
+    total, start = 0, time.monotonic()
+    live = sys.stderr.isatty()
+    last = 0.0 if live else start
+
+    def done(count: int) -> None:
+        nonlocal total, last
+        total += count
+        now = time.monotonic()
+        if now - last >= (0.5 if live else every):
+            last = now
+            rate = total / max(now - start, 1e-9)
+            text = f"{total:,} {what}, {rate:,.0f} a second"
+            with contextlib.suppress(OSError):
+                print(f"\r{text}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
+
+    yield done
+    if live and total:
+        print(file=sys.stderr)
+
+
+@contextlib.contextmanager
+def transfer_bar(name: str, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
+    """A bar for a download; yields a function to call with the number of bytes that arrived."""
+    if not sys.stderr.isatty():
+        print(f"downloading {name} ({total or 0:,} bytes)", file=sys.stderr, flush=True)
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(f"downloading {name}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda count: bar.advance(task, count)
+
+
+MOST_COLUMNS = 5
+"""As many seeds as fit beside each other on a terminal of 80 columns."""
+
+
+def measures_table(title: str, results: dict[str, dict[str, Any]], shown: Sequence[str] | None = None) -> Any:
+    """Measures as rows (all, or the ones named), one column a result."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(harmless(title)), title_justify="left")
+    table.add_column("measure")
+    for name in results:
+        table.add_column(name, justify="right")
+    for key in shown or METRICS:
+        table.add_row(METRICS[key].title, *[in_words(key, result.get(key)) for result in results.values()])
+    return table
+
+
+def seeds_table(title: str, results: dict[int, dict[str, Any]]) -> Any:
+    """Measures as rows, one column a seed (of many seeds the lowest and highest value), mean and standard deviation."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title += f", {len(results)} seed{'s' * (len(results) > 1)}"
+    table = Table(
+        title=Text(harmless(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    many = len(results) > MOST_COLUMNS
+    table.add_column("measure" if many else "measure, by seed")
+    for name in ["lowest", "highest"] if many else results:
+        table.add_column(str(name), justify="right")
+    table.add_column("mean ± std", justify="right")
+    for key, (mean, deviation) in spread(list(results.values())).items():
+        values = [result[key] for result in results.values()]
+        name, shown = as_number(key, *([min(values), max(values)] if many else values), mean, deviation)
+        *shown, mean_text, deviation_text = shown
+        table.add_row(
+            name, *shown, mean_text + (f" ± {deviation_text}" if key != "images" and len(results) > 1 else "")
+        )
+    return table
+
+
+def show(table: Any) -> None:
+    """Print a table, on a terminal with lines and colours."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(table, highlight=False)
+
+
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]")
+
+
+def harmless(text: str) -> str:
+    """The text with control characters spelt out: names from outside must not move a terminal's cursor.
+
+    >>> print(harmless("clear \\x1b[2J"))
+    clear \\x1b[2J
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -1,0 +1,1 @@
+"""Training: loss terms, the train step, its state, the loop, and what listens to it."""

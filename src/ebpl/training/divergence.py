@@ -1,0 +1,97 @@
+"""Divergence: noticed early, and answered by going back to a good state and going on more carefully."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ebpl.config import Settings
+from ebpl.errors import DivergedError
+
+CHECK_EVERY = 10
+"""Updates between two looks at the losses and energies."""
+RATE_FACTOR = 0.5
+CLIP = 1.0
+PENALTY = 0.5
+"""Of the weight of the density."""
+HEALTHY = 0.1
+SAMPLING_FACTOR = 1.5
+
+
+class Diverged(Exception):
+    """Internal signal: this stretch of training diverged; the text is the reason."""
+
+
+@dataclass
+class Divergence:
+    """Counts divergences and holds what was changed because of them; part of every checkpoint."""
+
+    retries: int
+    max_gap: float
+    learning_rate: float
+    sgld_steps: int
+    healed: int = 0
+    """How often this run has recovered; also makes the random numbers of a retry new."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Divergence:
+        """As it is at the start of a run."""
+        limits = settings.divergence
+        return cls(limits.retries, limits.max_energy_gap, settings.optim.learning_rate, settings.sgld.steps)
+
+    def check(self, loss: float, widest_gap: float) -> None:
+        """Raise `Diverged` if the loss is not a number or the energies of images and samples have come apart."""
+        if not (math.isfinite(loss) and math.isfinite(widest_gap)):
+            raise Diverged("the loss is not a finite number")
+        if widest_gap > self.max_gap:
+            raise Diverged(f"the energies of images and samples are {widest_gap:.3g} apart (limit {self.max_gap:g})")
+
+    def is_healthy(self, widest_gap: float) -> bool:
+        """Whether a state may be gone back to: far from the limit, since divergence begins before it is noticed."""
+        return widest_gap <= HEALTHY * self.max_gap
+
+    def careful(self, settings: Settings) -> Settings:
+        """The settings to go on with: as given, or more careful once the run has recovered from a divergence.
+
+        Divergence is a race that the sampler loses: the energies move faster than the chains can follow, or become so
+        steep that a step overshoots. The penalty on squared energies bounds how far apart images and samples can be
+        pushed, and clamped samples cannot fly off. Its centre pulls the energies of images to zero.
+        """
+        changes: dict[str, Any] = {"sgld.steps": self.sgld_steps}
+        if self.healed:
+            weight = settings.energy.weight
+            penalty = max(settings.energy.penalty, PENALTY * weight)
+            changes |= {
+                "sgld.clamp_samples": True,
+                "optim.gradient_clip": min(settings.optim.gradient_clip or CLIP, CLIP),
+                "energy.penalty": penalty,
+                "energy.center": weight / (2 * penalty) if penalty else 0.0,
+            }
+        return settings.changed(changes)
+
+    def recover(self, reason: str, phase: str, epoch: int) -> str:
+        """Note a divergence and become more careful; returns the sentence for the log. Gives up after `retries`."""
+        if self.healed >= self.retries:
+            raise DivergedError(
+                f"Training diverged in phase {phase!r}, epoch {epoch}: {reason}. It recovered {self.healed} "
+                f"time{'s' * (self.healed != 1)} before and stops now. Weights and checkpoints up to the last good "
+                "epoch are kept. Start again with a lower --learning-rate, or with --set sgld.steps=N of more steps, "
+                "--set sgld.clamp_samples=true and --set optim.gradient_clip=1; --set divergence.retries=N allows more "
+                "recoveries."
+            )
+        self.healed += 1
+        self.learning_rate *= RATE_FACTOR
+        self.sgld_steps = math.ceil(self.sgld_steps * SAMPLING_FACTOR)
+        event = {"phase": phase, "epoch": epoch, "reason": reason}
+        self.events.append({**event, "learning_rate": self.learning_rate, "sgld_steps": self.sgld_steps})
+        return (
+            f"diverged in phase {phase!r}, epoch {epoch}: {reason}. Going back to the last good state, and on with "
+            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps, clamped samples, a "
+            f"clipped gradient, an energy penalty and new random numbers (retry {self.healed} of {self.retries})"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        return asdict(self)

@@ -1,0 +1,187 @@
+"""Loss terms. A method is a list of them; the train step makes one forward pass for all.
+
+A term says which images it wants to see (its views), and turns what the network says of them into a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebpl.config import Settings
+from ebpl.models import HybridModel
+from ebpl.training.training_set import ALL, LABELED, UNLABELED
+
+if TYPE_CHECKING:
+    from ebpl.training.train_step import TrainStep
+
+
+@dataclass
+class Views:
+    """Inputs of the network, one batch after the other, and what a term wants to remember of them."""
+
+    inputs: list[Tensor] = field(default_factory=list)
+    targets: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the network says of one batch: class scores (N, C) and energies (N)."""
+
+    scores: Tensor
+    energies: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A term's weighted contribution to the loss, and the values that are logged."""
+
+    value: Tensor
+    logs: dict[str, Tensor] = field(default_factory=dict)
+
+
+class LossTerm:
+    """A part of the loss. Subclasses say what they log, which stream they draw from, and what they compute."""
+
+    logs: ClassVar[tuple[str, ...]] = ()
+    """Columns of metrics.csv."""
+    stream: ClassVar[str | None] = None
+    """Which images it draws: LABELED, ALL or UNLABELED."""
+    density: ClassVar[bool] = False
+    """Whether it learns a density, which needs the Gaussian head and a sampler."""
+
+    def views(self, step: TrainStep) -> Views:
+        """The images to be passed through the network."""
+        return Views()
+
+    def finish(self, step: TrainStep, views: Views) -> Views:
+        """What is done to the views once those of all terms are gathered."""
+        return views
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        """The loss of this batch, from one `Outputs` for each of the views' inputs."""
+        raise NotImplementedError
+
+
+class CrossEntropy(LossTerm):
+    """Cross-entropy of labelled and pseudo-labelled images, some of them mixed with another (mixup)."""
+
+    logs = ("cross_entropy",)
+    stream = LABELED
+
+    def __init__(self, mixup_probability: float = 0.0) -> None:
+        self.mixup_probability = mixup_probability
+
+    def views(self, step: TrainStep) -> Views:
+        index = step.positions[LABELED]
+        images, targets = step.weak(step.training_set.take(index)), step.training_set.targets[index]
+        if self.mixup_probability:  # the batch is in random order: its mirror image is another one
+            count = (len(images), *[1] * (images.ndim - 1))
+            mixed = step.random(*count) < self.mixup_probability
+            share = mixed * step.random(*count)
+            images = images + share / 2 * (images.flip(0) - images)
+            targets = targets + share.flatten(1) / 2 * (targets.flip(0) - targets)
+        return Views([images], targets)
+
+    def finish(self, step: TrainStep, views: Views) -> Views:
+        # after all other draws of the step: the order of random numbers is part of what a seed means
+        return Views([step.noisy(views.inputs[0])], views.targets)
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        assert views.targets is not None
+        value = F.cross_entropy(outputs[0].scores, views.targets)
+        return Loss(value, {"cross_entropy": value})
+
+
+class Density(LossTerm):
+    """Negative log-likelihood of the energy model: its gradient is that of E(images) - E(samples).
+
+    Samples are drawn from the model and held fixed. The penalty keeps energies near a centre.
+    """
+
+    logs = ("energy_images", "energy_samples", "energy_gap")
+    stream = ALL
+    density = True
+
+    def __init__(self, weight: float = 1.0, penalty: float = 0.0, center: float = 0.0, augmented: bool = False) -> None:
+        self.weight, self.penalty, self.center, self.augmented = weight, penalty, center, augmented
+
+    def views(self, step: TrainStep) -> Views:
+        samples = step.sample()
+        images = step.training_set.take(step.positions[ALL])
+        return Views([step.noisy(step.weak(images) if self.augmented else images), samples])
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        images, samples = (each.energies for each in outputs)
+        gap = images.mean() - samples.mean()
+        value = self.weight * gap
+        if self.penalty:
+            away = [(energies - self.center).square().mean() for energies in (images, samples)]
+            value = value + self.penalty * (away[0] + away[1])
+        return Loss(value, {"energy_images": images.mean(), "energy_samples": samples.mean(), "energy_gap": gap})
+
+
+class Coupling(LossTerm):
+    """The paper's coupling of both heads: the classifier's weights are those of the Gaussians' posterior."""
+
+    logs = ("coupling",)
+
+    def __init__(self, weight: float = 0.001) -> None:
+        self.weight = weight
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        value = model.coupling()
+        return Loss(self.weight * value, {"coupling": value})
+
+
+class Consistency(LossTerm):
+    """Strong views of unlabelled images are taught what the averaged weights predict for weak views.
+
+    Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class (FixMatch).
+    """
+
+    logs = ("consistency", "mask_rate")
+    stream = UNLABELED
+
+    def __init__(self, weight: float = 1.0, threshold: float = 0.95, temperature: float = 0.0) -> None:
+        self.weight, self.threshold, self.temperature = weight, threshold, temperature
+
+    def views(self, step: TrainStep) -> Views:
+        with torch.no_grad():
+            images = step.training_set.take(step.positions[UNLABELED])
+            scores = step.teacher_scores(step.weak(images))
+            confidence, label = scores.softmax(1).max(1, keepdim=True)
+            if self.temperature:
+                targets = (scores / self.temperature).softmax(1)
+            else:
+                targets = torch.zeros_like(scores).scatter_(1, label, 1.0)
+            return Views([step.noisy(step.strong(images))], targets * (confidence >= self.threshold))
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        assert views.targets is not None
+        value = F.cross_entropy(outputs[0].scores, views.targets)  # all-zero rows are masked
+        return Loss(self.weight * value, {"consistency": value, "mask_rate": views.targets.sum(1).mean()})
+
+
+def classifier_terms(settings: Settings) -> list[LossTerm]:
+    """What a classifier alone learns from: cross-entropy and, if it has a weight, consistency."""
+    terms: list[LossTerm] = [CrossEntropy(settings.data.mixup_probability)]
+    chosen = settings.consistency
+    if chosen.weight:
+        terms.append(Consistency(chosen.weight, chosen.confidence_threshold, chosen.temperature))
+    return terms
+
+
+def energy_terms(settings: Settings) -> list[LossTerm]:
+    """The energy model's likelihood, and the coupling of both heads.
+
+    Where outliers are rejected, the density is at first learned from the few labelled images alone, as weak views.
+    """
+    chosen = settings.energy
+    density = Density(chosen.weight, chosen.penalty, chosen.center, bool(settings.curriculum.reject_outliers))
+    return [density, Coupling(chosen.coupling_weight)]

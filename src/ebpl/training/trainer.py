@@ -1,0 +1,388 @@
+"""The trainer: a loop over phases, epochs and updates that changes a `TrainState` and tells its callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebpl.calibration import MIN_HOLDOUT, CalibrationCheck, apply_temperature, revalidate_temperature
+from ebpl.config import Settings
+from ebpl.data.dataset import ImageSet
+from ebpl.devices import choose_device, choose_dtype
+from ebpl.metrics.calibration import expected_calibration_error
+from ebpl.metrics.classification import accuracy
+from ebpl.models import Architecture
+from ebpl.models.predictions import Predictions
+from ebpl.rng import derived_seed, generator
+from ebpl.training import checkpoint, divergence
+from ebpl.training.callbacks import Callback
+from ebpl.training.distributed import ALONE, Ranks, features_together, predict_together
+from ebpl.training.divergence import Diverged, Divergence
+from ebpl.training.losses import LossTerm
+from ebpl.training.relabel import Phase, lr_factor, phases, relabel
+from ebpl.training.train_state import TrainState
+from ebpl.training.train_step import Reading, TrainStep, runner, stream_size
+from ebpl.training.training_set import UNLABELED, TrainingSet, epoch_order
+
+Terms = Callable[[Settings], Sequence[LossTerm]]
+Checkpoint = dict[str, Any]
+
+
+class Trainer:
+    """Trains one run to its end. What a checkpoint must hold is in `state`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data: ImageSet,
+        terms: Terms,
+        *,
+        reinitialise: bool = False,
+        callbacks: Sequence[Callback] = (),
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """`terms` gives the loss terms under some settings; `reinitialise` begins every step with fresh weights."""
+        self.settings, self.terms, self.reinitialise = settings, terms, reinitialise
+        self.callbacks, self.ranks = callbacks, ranks
+        self.device = ranks.device or choose_device(settings.runtime)
+        self.dtype = choose_dtype(settings.runtime, self.device)
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"  # shapes never change: find fast kernels once
+        self.augmentation = data.augment if settings.data.augment == "auto" else settings.data.augment
+        density = any(term.density for term in terms(settings))
+        architecture = Architecture.of(settings.model, data.shape, len(data.classes), density)
+        model = architecture.build()
+        # fresh weights say nothing of labels that were held out from others
+        holdout = 0.0 if reinitialise else settings.curriculum.calibration_holdout
+        self.training_set = TrainingSet.prepare(data, settings, holdout, model.features, self.device)
+        self.state = TrainState(architecture, settings, self.device, ranks, model)
+        self.state.targets = self.training_set.targets
+        if density:
+            self.state.create_buffer(tuple(self.training_set.inputs.shape[1:]))
+        self.schedule = phases(settings)
+        self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
+        self.check_every = divergence.CHECK_EVERY
+
+    @property
+    def total_updates(self) -> int:
+        """Updates of the whole schedule."""
+        return sum(phase.epochs for phase in self.schedule) * self.updates
+
+    def train(self, stored: Checkpoint | None = None) -> None:
+        """Train from a checkpoint, or from the start, to the end of the schedule."""
+        for _ in self.work(stored):
+            pass
+
+    def work(self, stored: Checkpoint | None = None) -> Generator[None, None, None]:
+        """Training in small pieces: each `next` starts some updates, so that several trainers can take turns.
+
+        On a GPU the updates are only queued; the first piece prepares without any.
+        """
+        self._start(stored)
+        progress = self.state.progress
+        self._tell("begin", self.total_updates, len(progress.history), len(progress.history) * self.updates)
+        try:
+            yield
+            while self.state.progress.phase < len(self.schedule):
+                progress, phase = self.state.progress, self.schedule[self.state.progress.phase]
+                if progress.epoch == 0 and phase.step:
+                    self._relabel(phase)
+                if progress.epoch < phase.epochs:
+                    yield from self._epoch(phase)  # may go back, even into the phase before
+                progress = self.state.progress
+                if progress.epoch >= self.schedule[progress.phase].epochs:
+                    self._end_phase()
+        except KeyboardInterrupt:
+            # the last epoch that was finished; not among several processes, whose chains cannot be gathered any more
+            if self.healthy and self.last_good["history"] and self.ranks.count == 1:
+                self._save(self.last_good)
+            raise
+        finally:
+            # NCCL cannot end while a captured graph still refers to it
+            self.run_step: Callable[[], None] = self.step
+            self._tell("end")
+
+    def _start(self, stored: Checkpoint | None) -> None:
+        state = self.state
+        if stored is not None:
+            with checkpoint.trusted(stored, self.training_set.targets, self.training_set.labeled):
+                stored = state.with_own_chains(stored)
+                state.restore(stored)
+                state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
+        else:
+            state.initialise("start")
+            state.restart_chains("start")
+        self._keep_weights()
+        for line in self.introduction():
+            self.say(line)
+        self._build_step()
+        older = (stored or {}).get("last_good")
+        self.healthy, self.last_good = older is None, older or state.snapshot()
+        self.saved_at = time.monotonic()
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, event: str, *values: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(*values)
+
+    def say(self, text: str) -> None:
+        """Tell whoever is listening."""
+        self._tell("message", text)
+
+    def introduction(self) -> list[str]:
+        """What is trained on what, and what looks odd about it."""
+        data, images, settings = self.training_set.data, self.training_set, self.settings
+        chosen_by = (
+            f"{len(images.validation)} more choose the weights" if images.validation else "the last weights are kept"
+        )
+        shown = [f"{name} {count}" for name, count in images.counts()["labelled"].items()]
+        classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
+        network = (
+            f"{settings.model.backbone.replace('_', ' ')} of depth {settings.model.depth}, width {settings.model.width}"
+        )
+        numbers = str(self.dtype).removeprefix("torch.")
+        epochs = len(self.state.progress.history)
+        return [
+            *data.notes,
+            *(["there are no unlabelled images to learn from"] if not images.unlabeled else []),
+            f"{data.name}: {images.labeled} labelled, {images.unlabeled} unlabelled images of "
+            f"{' x '.join(map(str, data.shape))} in {len(data.classes)} classes; {chosen_by}",
+            f"labels: {classes}",
+            *self._holdout_lines(),
+            f"{settings.method}, {network}, {self.state.model.parameter_count():,} parameters, {numbers} on "
+            f"{self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
+            *([f"continuing after {epochs} epochs"] if epochs else []),
+        ]
+
+    def _holdout_lines(self) -> list[str]:
+        held_out = self.training_set.held_out
+        if held_out and not any(phase.step and phase.epochs for phase in self.schedule):
+            return [f"{held_out} of these labels are held out to check the calibration, and without steps stay so"]
+        if held_out:
+            return [f"{held_out} of these labels are held out to check the calibration until the first step"]
+        if self.settings.curriculum.calibration_holdout and not self.reinitialise:
+            return [f"no labels are held out to check the calibration: that takes at least {MIN_HOLDOUT}"]
+        return []
+
+    # --- predictions -------------------------------------------------------------------------------------------------
+
+    def predict(self, inputs: Tensor) -> Predictions:
+        """What the weights to be kept say of these images, the same in every process."""
+        return predict_together(self.state.predictor, inputs, self.dtype, self.ranks)
+
+    def _relabel(self, phase: Phase) -> None:
+        """Begin a curriculum step: new pseudo-labels, and fresh weights if the method wants them."""
+        images, progress = self.training_set, self.state.progress
+        predictions = self.predict(images.inputs[images.labeled :])
+        self._revalidate(predictions)
+
+        def features() -> tuple[Any, Any]:
+            parts = (images.inputs[: images.labeled], images.inputs[images.labeled :])
+            known, unknown = (features_together(self.state.predictor, part, self.dtype, self.ranks) for part in parts)
+            return known, unknown
+
+        found = relabel(images, predictions, features, self.settings, phase)
+        if found.outlier_rows is not None:
+            self.say(f"{phase.name}: {len(found.rejected)} of {images.unlabeled} images are outliers and left out")
+        images.set_pseudo_labels(found.selected, found.targets)
+        progress.selected, progress.rejected = found.selected.tolist(), found.rejected
+        progress.pseudo_label_accuracy = found.accuracy
+        self._tell("relabeled", phase.step, found)
+        if self.reinitialise:
+            self.state.initialise("step", phase.step)
+        known = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % of them right"
+        self.say(f"{phase.name}: {len(found.selected)} of {images.unlabeled} images get a pseudo-label{known}")
+
+    def _revalidate(self, predictions: Predictions) -> None:
+        before = self.state.progress.check
+        if before is None:
+            return
+        after = self.state.progress.check = revalidate_temperature(before, predictions.probabilities)
+        if after.temperature != before.temperature:
+            self.say(str(after))
+
+    def _end_phase(self) -> None:
+        progress, images = self.state.progress, self.training_set
+        if progress.phase == 0 and images.held_out:
+            here = slice(images.labeled - images.held_out, images.labeled)
+            probabilities = self.predict(images.inputs[here]).probabilities
+            progress.check = CalibrationCheck.of(probabilities, images.labels[here])
+            self.say(str(progress.check))
+        progress.phase, progress.epoch = progress.phase + 1, 0
+        self._keep_weights()
+        self._keep(save=True)
+
+    # --- an epoch ----------------------------------------------------------------------------------------------------
+
+    def _epoch(self, phase: Phase) -> Iterator[None]:
+        """All updates of an epoch; goes back and becomes careful where training diverged."""
+        started = time.monotonic()
+        try:
+            means = yield from self._updates(phase)
+        except Diverged as reason:
+            self._recover(str(reason), phase)
+            return
+        finally:
+            self.state.seconds += time.monotonic() - started
+        self.state.progress.epoch += 1
+        self._record(phase, means)
+        self.healthy = self.state.divergence.is_healthy(self.widest_gap)
+        age = time.monotonic() - self.saved_at
+        self._keep(save=self.ranks.first(lambda: age >= self.settings.runtime.checkpoint_seconds))
+
+    def _updates(self, phase: Phase) -> Generator[None, None, dict[str, float]]:
+        """All updates of an epoch; returns the mean of each logged value.
+
+        The GPU never waits: losses of some updates are looked at while the next ones are running.
+        """
+        settings, step, state = self.settings, self.step, self.state
+        epoch = state.progress.epoch
+        purpose = (phase.step, epoch, state.divergence.healed)
+        order = self._order(generator(settings.seed, "order", *purpose))
+        other = () if self.ranks.is_first else (self.ranks.index,)
+        step.generator.manual_seed(derived_seed(settings.seed, "noise", *purpose, *other))
+        step.clear_sums()
+        where = f"{phase.name}, epoch {epoch + 1}/{phase.epochs}"
+        readings: deque[tuple[int, Reading]] = deque()
+        unread = 1 if self.device.type == "cuda" else 0
+        self.seen = 0
+        for i in range(self.updates):
+            for place, positions in order:
+                place.copy_(positions[i])
+            step.ema_weight.fill_(state.next_ema_weight())
+            fraction = (epoch + i / self.updates) / phase.epochs
+            self.rate = lr_factor(settings, fraction, state.ema_updates) * state.divergence.learning_rate
+            state.set_learning_rate(self.rate)
+            self.run_step()
+            if (i + 1) % self.check_every == 0 or i + 1 == self.updates:
+                readings.append((i + 1, step.read()))
+                while len(readings) > unread:
+                    self._check(*readings.popleft(), where)
+                yield
+        for reading in readings:
+            self._check(*reading, where)
+        if not self.ranks.everywhere(state.is_finite()):  # the last update came after the last look
+            raise Diverged("the weights are not finite numbers")
+        return self.means
+
+    def _order(self, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+        """Where the step reads the positions of its images from, and those of every update of an epoch."""
+        images, progress, settings = self.training_set, self.state.progress, self.settings
+        unjudged = settings.curriculum.reject_outliers and progress.phase == 0
+        order = epoch_order(
+            images.labeled,
+            len(images),
+            progress.selected,
+            range(images.unlabeled) if unjudged else progress.rejected,
+            self.updates,
+            settings,
+            self.ranks,
+            generator,
+            0 if progress.phase else images.held_out,
+            stream_size(UNLABELED, settings) if UNLABELED in self.step.positions else 0,
+        )
+        return [(place, order[stream].to(self.device)) for stream, place in self.step.positions.items()]
+
+    def _check(self, updates: int, reading: Reading, where: str) -> None:
+        """Look for divergence in the losses of the epoch's first updates, and show them."""
+        *sums, self.widest_gap = reading()
+        self.means = {name: value / updates for name, value in zip(self.step.names, sums, strict=True)}
+        self.state.divergence.check(self.means["loss"], self.widest_gap)
+        self._tell("updates", updates - self.seen, where, self._facts(self.means))
+        self.seen = updates
+
+    def _facts(self, means: dict[str, float]) -> dict[str, float]:
+        """What the bar shows; the most important first, since a narrow terminal cuts the rest off."""
+        facts, history = {}, self.state.progress.history
+        if history and self.training_set.validation:
+            facts["val %"] = 100 * history[-1]["validation_accuracy"]
+        facts |= {name.replace("_", " "): means[name] for name in ("cross_entropy", "energy_gap") if name in means}
+        return {**facts, "loss": means["loss"]}
+
+    def _record(self, phase: Phase, means: dict[str, float]) -> None:
+        """A row for the epoch; remember the weights if they are the best so far."""
+        state, progress, images = self.state, self.state.progress, self.training_set
+        row: dict[str, Any] = {"phase": phase.name, "epoch": progress.epoch, **means}
+        row |= {"pseudo_labels": len(progress.selected), "pseudo_label_accuracy": None}
+        row["rejected"] = len(progress.rejected)
+        if phase.step:
+            row["pseudo_label_accuracy"] = progress.pseudo_label_accuracy
+        score = float(len(progress.history))
+        if images.validation is not None and images.validation_inputs is not None:
+            predicted, labels = self.predict(images.validation_inputs), images.validation.labels
+            probabilities = apply_temperature(predicted.probabilities, state.temperature)
+            score = row["validation_accuracy"] = accuracy(probabilities, labels)
+            row["validation_ece"] = expected_calibration_error(probabilities, labels)
+            row["validation_confidence"] = float(probabilities.max(1).mean())
+        row |= {"learning_rate": self.rate, "sgld_steps": state.divergence.sgld_steps}
+        row |= {"healed": state.divergence.healed, "seconds": round(state.seconds, 3)}
+        progress.history.append(row)
+        if not progress.best or score > progress.best["score"]:
+            weights = {name: tensor.detach().clone() for name, tensor in state.predictor.state_dict().items()}
+            progress.best = {"score": score, "phase": phase.name, "epoch": progress.epoch, "weights": weights}
+        facts = "  ".join(f"{name} {value:.4g}" for name, value in self._facts(means).items())
+        self._tell("epoch", progress.history, f"{phase.name}, epoch {progress.epoch}/{phase.epochs} | {facts}")
+
+    # --- safety ------------------------------------------------------------------------------------------------------
+
+    def _recover(self, reason: str, phase: Phase) -> None:
+        """Back to the last good state, with new random numbers, a lower rate and more sampling; or give up.
+
+        The chains go back too: starting them anew from noise would open the very gap that was growing.
+        """
+        state = self.state
+        try:
+            if state.buffer is not None:
+                reason = f"{reason} ({state.buffer.described()})"
+            message = state.divergence.recover(reason, phase.name, state.progress.epoch + 1)
+        finally:
+            undone = len(state.progress.history) - len(self.last_good["history"])
+            state.restore(self.last_good)
+            self.healthy = True
+            self._keep_weights()
+        self._tell("rewound", len(state.progress.history), self.seen + undone * self.updates, phase.name)
+        self._tell("message", message, True)
+        self._build_step()
+
+    def _build_step(self) -> None:
+        """Build the train step as careful as divergences have made it."""
+        vars(self).pop("run_step", None)  # a captured graph frees its memory before the next is captured
+        self.state.set_learning_rate(self.state.divergence.learning_rate)
+        settings = self.state.divergence.careful(self.settings)
+        terms = self.terms(settings)
+        self.step = TrainStep(self.state, self.training_set, terms, settings, self.augmentation, self.dtype, self.ranks)
+        self.run_step = runner(self.step)
+
+    def _keep(self, save: bool) -> None:
+        """Remember a healthy state as the one to go back to, and write a checkpoint if it is time.
+
+        The checkpoint of a state that is not healthy carries the one to go back to as well.
+        """
+        if self.healthy:
+            self.last_good = self.state.snapshot()
+        if save and self.healthy:
+            self._save(self.last_good)
+        elif save:
+            self._save({**self.state.snapshot(), "last_good": self.last_good})
+
+    def _save(self, snapshot: Checkpoint) -> None:
+        more = {"divergence": self.state.divergence.state(), "seconds": self.state.seconds}
+        whole = {**self.state.with_all_chains(snapshot), **more}
+        self._tell("checkpoint", len(snapshot["history"]), whole)
+        self.saved_at = time.monotonic()
+
+    def _keep_weights(self) -> None:
+        """Hand the best weights so far to whoever keeps them."""
+        if self.state.progress.best:
+            self._tell("weights", self.state.kept_weights(), self.chosen())
+
+    def chosen(self) -> dict[str, Any]:
+        """Which weights are kept, and how they were chosen."""
+        best = self.state.progress.best
+        by = "validation accuracy" if self.training_set.validation else "last epoch"
+        return {"phase": best["phase"], "epoch": best["epoch"], "by": by}

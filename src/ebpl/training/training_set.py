@@ -1,0 +1,169 @@
+"""The images that a run is trained on, on their device, and in which order they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ebpl.calibration import holdout_mask
+from ebpl.config import Settings
+from ebpl.data.dataset import Images, ImageSet
+from ebpl.data.split import split_for
+from ebpl.models import Backbone
+from ebpl.training.distributed import Ranks
+
+LABELED, ALL, UNLABELED = "labeled", "all", "unlabeled"
+"""The streams of images that loss terms draw from: with a label or pseudo-label; every image; without a true label."""
+
+
+@dataclass
+class TrainingSet:
+    """Training images as the backbone keeps them, labelled ones first, each with a target distribution.
+
+    The targets of unlabelled images are changed in place when they get pseudo-labels.
+    """
+
+    data: ImageSet
+    inputs: Tensor
+    targets: Tensor
+    labeled: int
+    """Number of images with a true label; they come first."""
+    held_out: int
+    """How many of those, the last, are held out to check the calibration until the first curriculum step."""
+    unlabeled_index: NDArray[np.int64]
+    """Positions of the unlabelled images among the training images of the data."""
+    validation: Images | None
+    validation_inputs: Tensor | None
+    backbone: Backbone
+
+    @classmethod
+    def prepare(
+        cls, data: ImageSet, settings: Settings, holdout: float, backbone: Backbone, device: torch.device
+    ) -> TrainingSet:
+        """Split the data as the settings say and bring it to the device; `holdout` is a fraction of the labels."""
+        parts = split_for(data, settings)
+        waits = holdout_mask(data.train.labels[parts.labeled], holdout, settings.seed)
+        labeled = parts.labeled[np.argsort(waits, kind="stable")]
+        order = np.concatenate([labeled, parts.unlabeled])
+        validation = data.train.take(parts.validation)
+        if len(validation) == 0 and data.validation is not None:
+            validation = data.validation.take(np.flatnonzero(data.validation.labeled))
+        targets = torch.zeros(len(order), len(data.classes))
+        targets[torch.arange(len(labeled)), torch.from_numpy(data.train.labels[labeled])] = 1
+
+        def on_device(pixels: NDArray[np.uint8]) -> Tensor:
+            return backbone.prepare(pixels).contiguous().to(device)
+
+        return cls(
+            data,
+            on_device(data.train.pixels[order]),
+            targets.to(device),
+            len(labeled),
+            int(waits.sum()),
+            parts.unlabeled,
+            validation if len(validation) else None,
+            on_device(validation.pixels) if len(validation) else None,
+            backbone,
+        )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def unlabeled(self) -> int:
+        """Number of images without a true label."""
+        return len(self.unlabeled_index)
+
+    @property
+    def hidden_labels(self) -> NDArray[np.int64]:
+        """The true labels of the unlabelled images, -1 where nobody knows them; never learned from."""
+        return self.data.train.labels[self.unlabeled_index]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The true labels of the labelled images."""
+        found: NDArray[np.int64] = self.targets[: self.labeled].argmax(1).cpu().numpy()
+        return found
+
+    def take(self, index: Tensor) -> Tensor:
+        """The network's inputs at these positions."""
+        return self.backbone.scale(self.inputs[index])
+
+    def set_pseudo_labels(self, selected: NDArray[np.int64], targets: NDArray[np.float64]) -> None:
+        """Let these unlabelled images, and no others, have these target distributions."""
+        pseudo = self.targets[self.labeled :]
+        pseudo.zero_()
+        index = torch.from_numpy(selected).to(pseudo.device)
+        pseudo[index] = torch.from_numpy(targets).to(pseudo.device, torch.float32)
+
+    def counts(self) -> dict[str, Any]:
+        """How many images were used how: labels of each class, unlabelled, validation and test images."""
+        counts = self.targets[: self.labeled].sum(0).int().tolist()
+        test = self.data.test
+        return {
+            "labelled": dict(zip(self.data.classes, counts, strict=True)),
+            "unlabelled": self.unlabeled,
+            "validation": len(self.validation or ()),
+            "test": 0 if test is None else int(test.labeled.sum()),
+        }
+
+
+def batches(count: int, updates: int, size: int, generator: torch.Generator) -> Tensor:
+    """Positions below `count` in a table (updates, size): whole passes in new random orders, one after the other.
+
+    Every batch is full; within each pass no position comes twice.
+    """
+    needed = updates * size
+    passes = [torch.randperm(count, generator=generator) for _ in range(-(-needed // count))]
+    return torch.cat(passes)[:needed].view(updates, size)
+
+
+def epoch_order(
+    labeled: int,
+    total: int,
+    selected: Sequence[int],
+    rejected: Sequence[int],
+    updates: int,
+    settings: Settings,
+    ranks: Ranks,
+    generator: torch.Generator,
+    held_out: int = 0,
+    unlabeled_batch: int = 0,
+) -> dict[str, Tensor]:
+    """For each stream the positions of its images in every update of an epoch, (updates, batch).
+
+    `selected` and `rejected` count unlabelled images from the first of them: selected ones have a pseudo-label,
+    rejected ones are not drawn. With an `unlabeled_batch` of 0 there is no stream of unlabelled images.
+    """
+
+    def positions(unlabeled: Sequence[int]) -> Tensor:
+        return labeled + torch.tensor(unlabeled, dtype=torch.long)
+
+    def table(of: Tensor, size: int) -> Tensor:
+        return of[batches(len(of), updates, size, generator)]
+
+    def own(table: Tensor) -> Tensor:
+        return table[:, ranks.own(table.shape[1])]
+
+    everything = torch.arange(total)
+    if rejected:
+        everything = everything[~torch.isin(everything, positions(rejected))]
+    unlabeled = everything[everything >= labeled - held_out] if (everything >= labeled).any() else everything
+    size = settings.optim.batch_size
+    known = round(settings.curriculum.labeled_batch_fraction * size)
+    true, pseudo = torch.arange(labeled - held_out), positions(selected)
+    if 0 < known < size and len(pseudo):
+        both = [table(true, known), table(pseudo, size - known)]
+        classified = torch.cat(both, 1)[:, torch.randperm(size, generator=generator)]
+    else:
+        classified = table(torch.cat([true, pseudo]), size)
+    order = {LABELED: own(classified), ALL: own(table(everything, size))}
+    if unlabeled_batch:
+        order[UNLABELED] = own(table(unlabeled, unlabeled_batch))
+    return order

@@ -1,0 +1,261 @@
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ebpl.cli import build_parser, main
+from ebpl.config import Settings
+from ebpl.errors import DivergedError
+from ebpl.runs import Run
+from tests.helpers import QUICK, blobs, class_folders, ebpl, environment, quick
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_help_answers_in_well_under_a_second() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        answer = ebpl("--help")
+        times.append(time.perf_counter() - start)
+    assert answer.returncode == 0
+    assert min(times) < 0.7
+    for command in ("train", "resume", "evaluate", "demo", "benchmark"):
+        assert command in answer.stdout
+
+
+def test_every_option_of_every_command_has_a_line_of_help() -> None:
+    _, commands = build_parser()
+    for name, parser in commands.items():
+        for action in parser._actions:
+            assert action.help, (name, action.dest)
+
+
+def test_every_setting_is_an_option_of_train() -> None:
+    _, commands = build_parser()
+    options = commands["train"].options()
+    for field in dataclasses.fields(Settings):
+        assert "--" + field.name.replace("_", "-") in options
+
+
+def test_help_shows_defaults_of_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--help"])
+    assert stopped.value.code == 0
+    text = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "(default: 16, paper: 28, quick: 10)" in text
+    assert "100*t/T %" in text
+    assert "%%" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digits", "--epoch", "3"], "no option --epoch for ebpl train. Did you mean --epochs"),
+        (["train", "digits", "--labels-per-clas=3"], "Did you mean --labels-per-class"),
+        (["trian", "digits"], "There is no command 'trian'. Did you mean train"),
+        (["train", "digits", "--method", "ebp"], "method is 'ebp'. Did you mean ebpl"),
+        (["train", "digits", "--epochs", "many"], "'many' is not a whole number"),
+        (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be at least 1"),
+        (["train", "digits", "--preset", "fast"], "There is no preset 'fast'"),
+        (["train", "digits", "--depth", "17"], "Nearest: 16 or 22"),
+        (["train", "digits", "--image-size", "0"], "0 is not positive"),
+        (["train"], "the following arguments are required: DATA"),
+        (["train", "digits", "more"], "does not take 'more'"),
+        (["train", "digits", "--seeds", "0-2,1"], "Seed 1 is named more than once"),
+        (["train", "digits", "--seeds", "five"], "'five' in --seeds five is no seed"),
+        (["train", "digits", "--seeds", "0-4", "--seed", "1"], "--seed trains one seed and --seeds several"),
+        ([], "required: COMMAND"),
+        (["train", "digits", "--device", "cuda"], "PyTorch sees no GPU"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_what_is_right(capsys, arguments: list[str], message: str) -> None:
+    import torch
+
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    code, _, error = run(capsys, *arguments)
+    assert code == 2
+    assert message in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "message"),
+    [
+        ("no/such/folder", 3, "does not exist"),
+        ("cifra10", 3, "Did you mean cifar10"),
+        (".", 3, "holds no images"),
+    ],
+)
+def test_bad_data_is_a_message_and_an_exit_code(capsys, data: str, code: int, message: str) -> None:
+    found, _, error = run(capsys, "train", data)
+    assert found == code
+    assert message in error
+
+
+def test_a_class_with_one_image(capsys, tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets", labeled=1)
+    code, _, error = run(capsys, "train", folder, *QUICK, "--validation-fraction", "0.5")
+    assert code == 3
+    assert "no label left" in error
+    code, out, _ = run(capsys, "train", folder, *QUICK, "--method", "curriculum-labeling", "--run", "run")
+    assert code == 0
+    assert "no labelled test images" in out
+
+
+def test_train_evaluate_and_resume(capsys) -> None:
+    options = [*QUICK, "--method", "curriculum-labeling", "--pseudo-labels", "none"]
+    code, out, err = run(capsys, "train", "digits", *options, "--run", "run")
+    assert code == 0
+    assert "macro F-score" in out
+    assert "initial, epoch 1/2" in err
+    code, out, _ = run(capsys, "resume", "run")
+    assert code == 0
+    assert "finished already" in out
+    code, out, _ = run(capsys, "evaluate", "run", "--json", "-")
+    assert code == 0
+    result = json.loads(out)
+    assert result["metrics"]["images"] == 597
+    assert sum(row["images"] for row in result["reliability"]) == 597
+    code, out, _ = run(capsys, "evaluate", "run", "--json", "result.json")
+    assert json.loads(Path("result.json").read_text()) == result
+    assert "ECE, 15 bins" in out
+    code, _, error = run(capsys, "train", "digits", *options, "--run", "run")
+    assert code == 4
+    assert "ebpl resume run" in error
+
+
+BASELINE = [*QUICK, "--method", "curriculum-labeling", "--pseudo-labels", "none"]
+
+
+def test_several_seeds_are_trained_resumed_and_evaluated_together(capsys) -> None:
+    code, out, err = run(capsys, "train", "digits", *BASELINE, "--seeds", "0,2")
+    assert code == 0
+    folder = Path("runs/digits-curriculum-labeling-none-seeds0_2")
+    assert sorted(path.name for path in folder.iterdir()) == ["seed-0", "seed-2", "seeds.json"]
+    assert "digits, test images, 2 seeds" in out
+    assert "mean ± std" in out
+    assert "seed 0: initial, epoch 1/2" in err
+    assert "seed 2: initial, epoch 1/2" in err
+    (folder / "seed-2" / "test_metrics.json").unlink()
+    code, out, err = run(capsys, "evaluate", folder)
+    assert code == 0
+    assert "Not finished, and left out: seed 2" in out
+    code, out, err = run(capsys, "resume", folder)
+    assert code == 0
+    assert "seed-0 is finished already" in out
+    assert "seed 2: going on after 2 epochs" in err
+    assert "2 seeds" in out
+    code, out, _ = run(capsys, "evaluate", folder, "--json", "-")
+    result = json.loads(out)
+    accuracies = [result["seeds"][seed]["metrics"]["accuracy"] for seed in ("0", "2")]
+    assert result["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    assert result["standard_deviation"]["accuracy"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    code, _, error = run(capsys, "train", "digits", *BASELINE, "--seeds", "5", "--run", folder)
+    assert code == 4
+    assert f"ebpl resume {folder}" in error
+
+
+def test_a_seed_that_fails_is_told_beside_the_results_of_the_others(capsys, monkeypatch) -> None:
+    from ebpl.training.trainer import Trainer
+
+    prepare = Trainer._prepare_data
+
+    def diverges(trainer: Trainer) -> None:
+        if trainer.settings.seed == 1:
+            raise DivergedError("It ran away.")
+        prepare(trainer)
+
+    monkeypatch.setattr(Trainer, "_prepare_data", diverges)
+    code, out, error = run(capsys, "train", "digits", *BASELINE, "--seeds", "0-2", "--run", "seeds")
+    assert code == DivergedError.exit_code
+    assert "2 seeds" in out
+    assert "macro F-score" in out
+    assert "1 of 3 runs failed." in error
+    assert f"{Path('seeds/seed-1')}: It ran away." in error
+    code, out, error = run(capsys, "resume", "seeds")
+    assert code == DivergedError.exit_code
+    assert "2 seeds" in out
+    monkeypatch.undo()
+
+
+def test_runs_that_have_nothing_in_common_are_resumed_together_and_shown_one_by_one(capsys) -> None:
+    for name in ("a", "b"):
+        assert run(capsys, "train", "digits", *BASELINE, "--run", name)[0] == 0
+    Path("b/test_metrics.json").unlink()
+    code, out, err = run(capsys, "resume", "a", "b", "b")
+    assert code == 0
+    assert "b: going on after 2 epochs" in err
+    assert out.count("macro F-score") == 2
+    assert "mean" not in out
+
+
+def test_seeds_without_test_images_say_how_to_measure(capsys, tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets")
+    code, out, _ = run(capsys, "train", folder, *BASELINE, "--seeds", "0-1", "--run", "seeds")
+    assert code == 0
+    assert "ebpl evaluate seeds DATA" in out
+    code, out, _ = run(capsys, "evaluate", "seeds", folder)
+    assert code == 0
+    assert "2 seeds" in out
+    Path("seeds/seed-0/settings.toml").write_text("no settings")
+    code, out, _ = run(capsys, "evaluate", "seeds", folder)
+    assert code == 0
+    assert "Seed 0 is left out" in out
+
+
+def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt("Stopped. Go on with: ebpl resume here")
+
+    monkeypatch.setattr("ebpl.api.train", interrupted)
+    code, _, error = run(capsys, "train", "digits", *QUICK)
+    assert code == 130
+    assert "ebpl resume here" in error
+
+
+def test_too_little_memory_is_a_message(capsys) -> None:
+    code, _, error = run(capsys, "train", "digits", *QUICK, "--buffer-size", 10**12, "--run", "run")
+    assert code == 1
+    assert "not enough memory" in error
+    assert "--buffer-size" in error
+
+
+def test_a_file_that_may_not_be_read_is_a_message(capsys, monkeypatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "secret.csv")
+
+    monkeypatch.setattr("ebpl.api.train", refused)
+    code, _, error = run(capsys, "train", "digits", *QUICK)
+    assert (code, error) == (3, "ebpl: secret.csv: Permission denied\n")
+
+
+def test_a_reader_that_goes_away_does_not_stop_training() -> None:
+    command = f"{sys.executable} -m ebpl train digits {' '.join(QUICK)} --method curriculum-labeling --run run"
+    subprocess.run(["bash", "-c", f"{command} 2>&1 | head -n 1"], env=environment(), check=True, capture_output=True)
+    assert Path("run/test_metrics.json").is_file()
+
+
+def test_several_runs_are_not_resumed_on_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    assert main(["resume", "seeds", "--devices", "2"]) == 2
+    assert "for one run" in capsys.readouterr().err
+
+
+def test_names_from_outside_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    root = class_folders(Path("pets"))
+    (root / "cats" / "\x1b]0;title\x07\x1b[2J.png").touch()
+    code, _, error = run(capsys, "train", root)
+    assert code == 3
+    assert r"\x1b]0;title\x07\x1b[2J.png: the file is empty" in error
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", error)

@@ -1,0 +1,11 @@
+from docs.tools.data import benchmarks, endings
+from ebpl.data import BENCHMARK_NAMES
+
+
+def test_every_benchmark_is_listed() -> None:
+    assert all(f"| `{name}` |" in benchmarks() for name in BENCHMARK_NAMES)
+    assert "| `digits` | scikit-learn's digits | 10 | 5 | 1 200 | 597 |" in benchmarks()
+
+
+def test_endings_of_images_are_listed() -> None:
+    assert "`.png`" in endings()

@@ -1,0 +1,176 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import ebpl
+from ebpl.cli import main
+from ebpl.errors import RunError, UsageError
+from ebpl.inference import export as exporting
+from ebpl.inference.export import card_path, export
+from ebpl.models import Architecture
+from ebpl.runs import Run
+from tests.helpers import blobs, quick, random_images
+
+LARGEST_PROBABILITY_DIFFERENCE = 1e-6
+LARGEST_ENERGY_DIFFERENCE = 1e-5
+"""Relative to the size of the energy. float32 has 1.2e-7; both sides add in their own order."""
+
+
+def computed(model: bytes | Path, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What ONNX Runtime makes of images."""
+    session = onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model))
+    probabilities, energies = session.run(["probabilities", "energy"], {"images": images})
+    return probabilities, energies
+
+
+@pytest.mark.parametrize(
+    ("architecture", "height", "width"),
+    [
+        (Architecture(10, 1, 1, 3, "diagonal"), 8, 8),
+        (Architecture(10, 1, 3, 2, "full"), 9, 14),
+        (Architecture(10, 2, 1, 11, "identity"), 28, 28),
+        (Architecture(16, 1, 3, 5, None), 32, 32),
+    ],
+)
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_onnx_runtime_computes_what_ebpl_predicts_for_batches_of_any_size(
+    architecture: Architecture, height: int, width: int, spread: float
+) -> None:
+    model = architecture.build().eval().initialise(torch.Generator().manual_seed(0))
+    with torch.no_grad():  # heads that disagree, and are surer of themselves than fresh ones
+        for head in (model.classifier, model.gaussian):
+            for parameter in head.parameters() if head else ():
+                parameter.add_(spread * torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)) / 10)
+    graph = exporting._traced(model, [architecture.channels, height, width])
+    for count in (1, 7, 40):
+        images = random_images(count, height, width, architecture.channels)
+        probabilities, energies = computed(graph, images)
+        expected = ebpl.predict(model, images)
+        assert np.abs(probabilities - expected.probabilities).max() < LARGEST_PROBABILITY_DIFFERENCE
+        scale = 1 + np.abs(expected.energies).max()
+        assert np.abs(energies - expected.energies).max() / scale < LARGEST_ENERGY_DIFFERENCE
+        assert (probabilities.dtype, energies.shape) == (np.float32, (count,))
+
+
+def test_the_trained_model_and_what_it_is_are_in_the_file(run: Run) -> None:
+    path = export(run)
+    assert path == Path("run/model.onnx")
+    test = blobs().test
+    assert test is not None
+    model, _ = run.load_model()
+    expected = ebpl.predict(model, test.pixels)
+    probabilities, energies = computed(path, test.pixels)
+    assert np.abs(probabilities - expected.probabilities).max() < LARGEST_PROBABILITY_DIFFERENCE
+    assert energies == pytest.approx(expected.energies, rel=1e-4, abs=1e-5)
+    graph = onnx.load(path)
+    (images,) = graph.graph.input
+    dimensions = images.type.tensor_type.shape.dim
+    assert images.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    assert [d.dim_param or d.dim_value for d in dimensions] == ["batch", 8, 8, 1]
+    told = {entry.key: entry.value for entry in graph.metadata_props}
+    assert json.loads(told["classes"]) == ["0", "1", "2"]
+    assert json.loads(told["image_shape"]) == [8, 8, 1]
+    energies = ebpl.predict(model, blobs().train.pixels).energies
+    assert float(told["outlier_energy"]) == pytest.approx(np.quantile(energies, 0.99), rel=0.05, abs=0.05)
+    training = json.loads(told["training"])
+    assert training["images"]["labelled"] == {"0": 5, "1": 5, "2": 5}
+    assert training["images"]["unlabelled"] == len(blobs().train) - 15
+    assert training["metrics"] == run.metrics()["metrics"]
+    assert "Not a medical device" in told["limits"]
+    assert str(Path.cwd()) not in path.read_bytes().decode("latin1")
+
+
+def test_the_file_is_used_without_ebpl_and_pytorch(run: Run) -> None:
+    code = """
+import json, sys
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+told = session.get_modelmeta().custom_metadata_map
+height, width, channels = json.loads(told["image_shape"])
+probabilities, energy = session.run(None, {"images": numpy.zeros((3, height, width, channels), numpy.uint8)})
+assert not {"torch", "ebpl"} & set(sys.modules)
+print(json.loads(told["classes"])[probabilities[0].argmax()])
+"""
+    command = [sys.executable, "-I", "-c", code, str(export(run, "elsewhere/blobs.onnx"))]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    model, description = run.load_model()
+    expected = ebpl.predict(model, np.zeros((1, 8, 8), np.uint8)).labels[0]
+    assert printed.strip() == description["classes"][expected]
+
+
+def test_the_command_puts_a_card_beside_the_model(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "run", "--output", "out/blobs.onnx"]) == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["blobs.onnx", "blobs_card.md"]
+    assert str(Path("out/blobs_card.md")) in capsys.readouterr().out
+    assert "blobs.onnx is an ONNX model" in Path("out/blobs_card.md").read_text(encoding="utf-8")
+    assert card_path(Path("a.b/c.d.onnx")) == Path("a.b/c.d_card.md")
+    assert main(["export", "run"]) == 0
+    assert main(["export", "run"]) == 0  # the same weights give the same file, so it may be written again
+    assert Path("run/model_card.md").is_file()
+
+
+def test_a_classifier_alone_has_no_limit_for_outliers() -> None:
+    ebpl.train(blobs(), quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    told = {entry.key for entry in onnx.load(export("run")).metadata_props}
+    assert "outlier_energy" not in told
+
+
+def test_a_model_that_computes_something_else_is_not_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting.Whole, "forward", lambda self, images: self.model(images.permute(0, 3, 1, 2) / 127.0))
+    with pytest.raises(RunError, match="does not compute what the run's does"):
+        export(run)
+    assert not Path("run/model.onnx").exists()
+    assert not Path("run/model_card.md").exists()
+
+
+def test_what_cannot_be_exported_is_a_message(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=r"ends in \.onnx"):
+        export(run, "model.pt")
+    with pytest.raises(RunError, match="no run at nowhere"):
+        export("nowhere")
+    Run.create("begun", quick(), blobs(), {})
+    with pytest.raises(RunError, match="ebpl resume begun"):
+        export("begun")
+    Path("folder.onnx").mkdir()
+    assert main(["export", "run", "--output", "folder.onnx"]) == 6
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["export", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'ebpl[export]'" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        '{"metrics": 5, "chosen": {"phase": "initial", "epoch": 1, "by": "x"}, "seconds": 1}',
+        '{"metrics": null, "chosen": null}',
+        '{"metrics": null, "chosen": {"phase": [], "epoch": {}, "by": 1}, "seconds": "long"}',
+        '{"metrics": null, "chosen": {"phase": "a", "epoch": 1, "by": "b"}, "seconds": 1, "images": [1]}',
+        '{"metrics": null, "chosen": {"phase": "a", "epoch": 1, "by": "b"}, "training_energies": ["?"]}',
+    ],
+)
+def test_a_damaged_run_is_a_message(run: Run, content: str) -> None:
+    Path("run/test_metrics.json").write_text(content)
+    with pytest.raises(RunError, match="damaged"):
+        export(run)
+    assert not Path("run/model.onnx").exists()
+
+
+def test_weights_that_lie_about_themselves_are_refused(run: Run) -> None:
+    model, description = run.load_model()
+    for lie in ({"classes": ["a"]}, {"classes": [1, 2, 3]}, {"image_shape": [3, 8, 8]}, {"image_shape": [1, 0, 8]}):
+        run.save_model(model.state_dict(), {**description, **lie})
+        with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
+            export(run)

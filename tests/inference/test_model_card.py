@@ -1,0 +1,116 @@
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+import ebpl
+from ebpl import calibration as checking
+from ebpl.calibration import Check
+from ebpl.data.dataset import ImageSet
+from ebpl.metrics import NAMES, in_words
+from ebpl.reporting.model_card import model_card
+from ebpl.runs import Run
+from tests.helpers import blobs, quick
+
+FACTS: dict[str, Any] = {
+    "compared": 64,
+    "probability_difference": 1e-8,
+    "energy_difference": 1e-7,
+    "runtime": "onnxruntime 1.0",
+    "parameters": 12345,
+    "outlier_energy": 1.25,
+}
+HOSTILE = ("<script>alert(1)</script>", "a|b\nc", "![x](http://example.com/x.png) `d` *e* &lt;")
+
+
+def card(run: Run, **changes: Any) -> str:
+    _, description = run.load_model()
+    return model_card(run, description, {**FACTS, **changes}, "model.onnx")
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a Markdown page, as rows of cells, read by a parser that is not ours."""
+    page = MarkdownIt("commonmark").enable("table").render(text)
+    found = re.findall(r"<tbody>(.*?)</tbody>", page, re.DOTALL)
+    rows = [re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL) for table in found]
+    return [
+        [[html.unescape(re.sub(r"</?code>", "", c)) for c in re.findall(r"<td>(.*?)</td>", row)] for row in table]
+        for table in rows
+    ]
+
+
+def test_it_tells_data_labels_measures_reliability_settings_and_environment(run: Run) -> None:
+    text = card(run)
+    _, labels, measures, bins, steps, settings, environment = tables(text)
+    result = run.metrics()
+    assert labels == [["0", "5"], ["1", "5"], ["2", "5"]]
+    assert f"15 labelled and {len(blobs().train) - 15} unlabelled images" in text
+    assert measures == [[NAMES[name], in_words(name, result["metrics"][name])] for name in NAMES]
+    assert sum(int(row[1]) for row in bins) == result["metrics"]["images"]
+    assert all((row[2] == "-") == (row[1] == "0") for row in bins)
+    assert [int(row[1]) for row in steps] == [step["images"] for step in result["pseudo_labels"]]
+    assert dict(settings)["epochs"] == str(run.settings.optim.epochs)
+    assert len(settings) == len(run.settings.to_dict())
+    assert dict(environment)["torch"] == run.environment()["torch"]
+    assert "not a medical device" in text
+    assert "higher than 1.25" in text
+    assert str(Path.cwd()) not in text
+
+
+def test_the_direction_of_a_wrong_confidence_is_told(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    for value, words in ((0.031, "3.1 % too high"), (-0.2, "20.0 % too low")):
+        result["metrics"]["overconfidence"] = value
+        path.write_text(json.dumps(result))
+        assert words in card(run)
+
+
+def test_it_claims_nothing_that_was_not_measured() -> None:
+    full = blobs()
+    data = ImageSet(full.name, full.classes, full.train)
+    run = ebpl.train(data, quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
+    text = card(run, outlier_energy=None)
+    assert "Not known: there were no labelled test images" in text
+    assert "no labelled images tested it" in text
+    assert "It has no density" in text
+    assert "gave itself" not in text
+    assert not any(NAMES["accuracy"] in row for table in tables(text) for row in table)
+
+
+def test_weights_of_the_initial_training_have_not_learned_from_pseudo_labels(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    assert "labels that it gave to unlabelled images" in card(run)
+    result["chosen"]["phase"] = "initial"
+    path.write_text(json.dumps(result))
+    assert "labels that it gave to unlabelled images" not in card(run)
+
+
+def test_a_run_of_an_older_version_says_what_was_not_recorded(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    del result["images"]
+    path.write_text(json.dumps(result))
+    assert "was not recorded" in card(run)
+
+
+def test_names_of_classes_are_shown_as_they_are_and_make_no_markup() -> None:
+    full = blobs()
+    run = ebpl.train(ImageSet("<b>data</b>", HOSTILE, full.train), quick(pseudo_labels="none"), run="run")
+    text = card(run)
+    page = MarkdownIt("commonmark").enable("table").render(text)
+    for tag in ("<script", "<img", "<b>", "<a "):
+        assert tag not in page
+    labels = tables(text)[1]
+    assert [name for name, _ in labels] == [" ".join(name.split()) for name in HOSTILE]
+
+
+def test_it_tells_what_labels_that_waited_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "FEWEST", 1)
+    run = ebpl.train(blobs(), quick(curriculum__calibration_holdout=0.4, curriculum__steps=1), run="run")
+    assert str(Check.stored(run.metrics()["check"])) in card(run)

@@ -1,0 +1,162 @@
+import csv
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ebpl
+from ebpl.errors import DataError
+from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
+from ebpl.io import csv_writer
+from ebpl.models.outliers import outlier_limit
+from ebpl.models.predictions import BATCH
+from ebpl.runs import Run
+from tests.helpers import blobs, class_folders, quick
+
+
+@pytest.fixture
+def run() -> Run:
+    class_folders(Path("photos"))
+    return ebpl.train("photos", quick(epochs=3, pseudo_labels="none"), run="run")
+
+
+def predicted(run: Run, *places: str, **options: float) -> tuple[list[dict[str, str]], Summary]:
+    text = io.StringIO()
+    summary = predict_files(run, find_images(places), csv_writer(text), **options)
+    text.seek(0)
+    return list(csv.DictReader(text)), summary
+
+
+def test_every_image_gets_a_row_that_agrees_with_the_model(run: Run) -> None:
+    rows, summary = predicted(run, "photos")
+    files = sorted(find_images(["photos"]))
+    assert sorted(row["image"] for row in rows) == [str(path) for path in files]
+    assert summary.images == summary.kept == len(files)
+    model, description = run.load_model()
+    row = rows[0]
+    with Image.open(row["image"]) as image:
+        pixels = np.asarray(image.convert("L" if description["image_shape"][0] == 1 else "RGB"))
+    expected = ebpl.predict(model, pixels[None])
+    assert row["label"] == description["classes"][expected.labels[0]]
+    assert float(row["confidence"]) == pytest.approx(expected.confidences[0], abs=1e-5)
+    assert float(row["energy"]) == pytest.approx(expected.energies[0], rel=1e-4)
+    assert sum(float(row[f"p({name})"]) for name in description["classes"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_images_that_cannot_be_read_get_the_reason_and_stop_nothing(run: Run) -> None:
+    folder = Path("more")
+    folder.mkdir()
+    good = next(find_images(["photos"])).read_bytes()
+    for name, content in {"a.png": b"", "b.png": b"no image", "c.png": good, "d.jpg": good[:40]}.items():
+        (folder / name).write_bytes(content)
+    rows, summary = predicted(run, "more")
+    assert [bool(row["problem"]) for row in rows] == [True, True, False, True]
+    assert rows[0]["problem"] == "the file is empty"
+    assert (summary.images, summary.unreadable, summary.kept) == (4, 3, 1)
+
+
+def test_below_the_wanted_confidence_there_is_no_label(run: Run) -> None:
+    everything, _ = predicted(run, "photos")
+    middle = float(np.median([float(row["confidence"]) for row in everything])) + 1e-4
+    rows, summary = predicted(run, "photos", abstain_below=middle)
+    assert all(bool(row["label"]) == (float(row["confidence"]) > middle) for row in rows)
+    kept = [float(row["confidence"]) for row in rows if row["label"]]
+    if kept:
+        assert summary.expected_accuracy == pytest.approx(np.mean(kept), abs=1e-4)
+
+
+def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: Run) -> None:
+    limit = outlier_limit(run, 0.5)
+    assert limit is not None
+    rows, summary = predicted(run, "photos", outlier_quantile=0.5)
+    assert summary.outliers == sum(row["outlier"] == "yes" for row in rows)
+    assert 0.3 < summary.outliers / len(rows) < 0.7
+    assert predicted(run, "photos", outlier_quantile=1.0)[1].outliers <= 1  # but for the last digit
+
+
+def test_a_classifier_alone_calls_nothing_an_outlier() -> None:
+    class_folders(Path("photos"))
+    run = ebpl.train("photos", quick(method="curriculum-labeling", epochs=1, pseudo_labels="none"), run="run")
+    rows, _ = predicted(run, "photos")
+    assert {row["outlier"] for row in rows} == {""}
+
+
+def test_links_in_circles_are_not_followed() -> None:
+    class_folders(Path("photos"))
+    before = list(find_images(["photos"]))
+    (Path("photos") / "round").symlink_to(Path("photos").resolve())
+    assert list(find_images(["photos"])) == before
+    with pytest.raises(DataError, match="no file or folder nowhere"):
+        list(find_images(["nowhere"]))
+
+
+def test_no_more_images_are_held_than_are_predicted_at_once(run: Run) -> None:
+    pulled = written = most = 0
+    path = next(find_images(["photos"]))
+
+    def images(count: int) -> Iterator[Path]:
+        nonlocal pulled
+        for _ in range(count):
+            pulled += 1
+            yield path
+
+    def write(row: dict[str, object]) -> None:
+        nonlocal written, most
+        written += 1
+        most = max(most, pulled - written)
+
+    summary = predict_files(run, images(3 * BATCH + 5), write)
+    assert summary.images == written == 3 * BATCH + 5
+    assert most < BATCH
+
+
+def test_a_place_that_does_not_exist_costs_no_work() -> None:
+    class_folders(Path("photos"))
+    with pytest.raises(DataError, match="nowhere"):
+        find_images(["photos", "nowhere"])  # though nothing is asked for yet
+
+
+def test_odd_files_get_a_row_each_and_stop_nothing(run: Run) -> None:
+    folder = Path("odd")
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "round.png").symlink_to("round.png")
+    good = next(find_images(["photos"])).read_bytes()
+    (folder / ("ü" * 100 + ".png")).write_bytes(good)
+    (folder / os.fsdecode(b"caf\xe9.png")).write_bytes(good)
+    frames = [Image.new("L", (8, 8), value) for value in (10, 200)]
+    frames[0].save(folder / "moving.gif", save_all=True, append_images=frames[1:])
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (30_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    (folder / "huge.png").write_bytes(header + zlib.crc32(header[12:]).to_bytes(4, "big") + b"\0\0\0\0IEND\xaeB`\x82")
+    rows, summary = predicted(run, "odd")
+    problems = {Path(row["image"]).name: row["problem"] for row in rows}
+    assert problems["pipe.png"] == "it is not a file"
+    assert problems["round.png"] == "the link leads nowhere"
+    assert problems["huge.png"].startswith("it has 900 million pixels")
+    assert problems["moving.gif"] == problems["ü" * 100 + ".png"] == ""
+    assert [row["problem"] for row in rows if "caf" in row["image"]] == [""]
+    assert (summary.unreadable, summary.frames, summary.kept) == (3, 1, 3)
+
+
+def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
+    data = blobs(unlabeled=False)
+    run = ebpl.train(data, quick(epochs=3, pseudo_labels="none"), run="run")
+    model, _ = run.load_model()
+    assert data.test is not None
+    expected = ebpl.predict(model, data.test.pixels)
+    whole = measured_accuracy(run, 1.0)
+    assert whole is not None
+    assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30)
+    folder = Path("test")
+    folder.mkdir()
+    for i, image in enumerate(data.test.pixels):
+        Image.fromarray(image[..., 0]).save(folder / f"{i:02}.png")
+    limit = float(np.median(expected.confidences))
+    _, summary = predicted(run, "test", abstain_below=limit)
+    assert summary.coverage == pytest.approx((expected.confidences >= limit).mean(), abs=0.04)
+    assert measured_accuracy(Run.create("other", quick(), data, {}), 1.0) is None

@@ -1,0 +1,83 @@
+"""The passes by hand against autograd, with the kernels' definitions in plain PyTorch."""
+
+import pytest
+import torch
+
+from ebpl.kernels import FastNetwork, fast_network
+from ebpl.models import Architecture, HybridModel
+
+SHAPES = [(10, 1, 3, 8), (16, 2, 1, 28), (10, 2, 3, 12)]
+
+
+def model(depth: int, width: int, channels: int) -> HybridModel:
+    architecture = Architecture(depth, width, channels, 4, "diagonal")
+    return architecture.build().initialise(torch.Generator().manual_seed(1))
+
+
+def images(channels: int, size: int) -> torch.Tensor:
+    return torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(("depth", "width", "channels", "size"), SHAPES)
+def test_features_and_all_gradients_are_those_of_the_network(depth: int, width: int, channels: int, size: int) -> None:
+    network = model(depth, width, channels).features
+    fast = FastNetwork(network, torch.float32)
+    fast.refresh()
+    x = images(channels, size)
+    features, trace = fast.forth(x)
+    torch.testing.assert_close(features, network(x), rtol=1e-4, atol=1e-5)
+
+    weight = torch.randn(features.shape, generator=torch.Generator().manual_seed(3))
+    by_autograd = x.clone().requires_grad_()
+    expected = torch.autograd.grad((network(by_autograd) * weight).sum(), [by_autograd, *network.parameters()])
+    torch.testing.assert_close(fast.images_gradient(weight, trace), expected[0], rtol=1e-4, atol=1e-6)
+    found = torch.autograd.grad((fast(x) * weight).sum(), list(network.parameters()))
+    for one, other in zip(found, expected[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])
+def test_gradient_of_the_energy_is_the_models(precision: str) -> None:
+    whole = Architecture(10, 1, 3, 4, precision).build().initialise(torch.Generator().manual_seed(1))
+    assert whole.gaussian is not None
+    with torch.no_grad():
+        for parameter in whole.gaussian.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)))
+    fast = FastNetwork(whole.features, torch.float32)
+    fast.refresh()
+    x = images(3, 8).requires_grad_()
+    (expected,) = torch.autograd.grad(whole(x)[1].sum(), x)
+    torch.testing.assert_close(fast.energy_gradient(whole.gaussian)(x.detach()), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_are_taken_over_when_asked() -> None:
+    network = model(10, 1, 3).features
+    fast = FastNetwork(network, torch.float32)
+    fast.refresh()
+    x = images(3, 8)
+    before, _ = fast.forth(x)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1.5)
+    fast.refresh()
+    after, _ = fast.forth(x)
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, network(x), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_parameters_share_no_memory() -> None:
+    network = model(10, 2, 3).features
+    fast = FastNetwork(network, torch.float32)
+    fast.refresh()
+    features, trace = fast.forth(images(3, 8))
+    found = fast.parameter_gradients(torch.ones_like(features), trace)
+    before = [gradient.clone() for gradient in found]
+    for gradient in found:  # as clipping the gradient does
+        gradient.mul_(2)
+    for one, other in zip(found, before, strict=True):
+        torch.testing.assert_close(one, 2 * other)
+
+
+def test_the_cpu_goes_the_plain_way() -> None:
+    network = model(10, 1, 3).features
+    assert fast_network(network, (3, 32, 32), torch.device("cpu"), torch.bfloat16) is None

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.covariance import LedoitWolf
+
+from ebpl.models.outliers import FOLDS, belonging, distances_from_the_others, familiar
+
+
+def classes(count: int, dimension: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes of a common, uneven spread."""
+    random, shape = np.random.default_rng(seed), np.random.default_rng(9)
+    labels = np.arange(count) % 3
+    spread, middle = shape.normal(size=(dimension, dimension)), shape.normal(size=(3, dimension)) * 6
+    return (middle[labels] + random.normal(size=(count, dimension)) @ spread).astype(np.float32), labels
+
+
+def test_the_distance_is_mahalanobis_to_the_nearest_class() -> None:
+    features, labels = classes(40)
+    means = np.stack([features[labels == c].astype(float).mean(0) for c in range(3)])
+    precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(features - means[labels]).covariance_)
+    others, _ = classes(20, seed=1)
+    expected = cdist(others, means, "mahalanobis", VI=precision).min(1) ** 2
+    np.testing.assert_allclose(familiar(features, labels).distances(others), expected, rtol=1e-5)
+
+
+def test_labels_of_any_numbers_will_do() -> None:
+    features, labels = classes(30)
+    renamed = np.array([7, 2, 100])[labels]
+    np.testing.assert_allclose(
+        familiar(features, labels).distances(features), familiar(features, renamed).distances(features)
+    )
+
+
+def test_what_belongs_is_told_from_what_does_not() -> None:
+    features, labels = classes(60)
+    more, _ = classes(300, seed=2)
+    strange = np.random.default_rng(3).normal(size=(100, 5)) * 60
+    own, known = distances_from_the_others(features, labels), familiar(features, labels)
+    kept = belonging(known.distances(np.concatenate([more, strange])), own, 0.99)
+    assert kept[:300].mean() > 0.9
+    assert kept[300:].mean() < 0.1
+
+
+def test_a_labelled_image_is_judged_by_the_others_alone() -> None:
+    features, labels = classes(12)
+    found = distances_from_the_others(features, labels)
+    for i in range(12):
+        rest = np.arange(12) != i
+        alone = familiar(features[rest], labels[rest]).distances(features[i : i + 1])
+        np.testing.assert_allclose(found[i], alone[0], rtol=1e-6)
+    assert (found > familiar(features, labels).distances(features)).all()
+
+
+def test_many_labelled_images_are_judged_in_groups() -> None:
+    features, labels = classes(4 * FOLDS)
+    found = distances_from_the_others(features, labels)
+    assert found.shape == (4 * FOLDS,)
+    assert (found > 0).all()
+    assert np.array_equal(found, distances_from_the_others(features, labels))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_with_one_label_a_class_hardly_anything_is_rejected(count: int) -> None:
+    features, labels = classes(count)
+    own = distances_from_the_others(features, labels)
+    near = features + 0.01
+    assert belonging(familiar(features, labels).distances(near), own, 0.99).all()
+
+
+def test_more_features_than_images_and_features_that_never_change_are_no_problem() -> None:
+    features, labels = classes(12, dimension=50)
+    features[:, 7] = 1.0
+    assert np.isfinite(familiar(features, labels).distances(features)).all()
+    assert np.isfinite(distances_from_the_others(features, labels)).all()
+
+
+def test_an_image_belongs_that_is_no_further_away_than_this_share_of_the_labelled_ones() -> None:
+    labelled, many = np.arange(101.0), np.full(90, 1.0)  # most images are near, so the labelled ones decide
+    found = np.concatenate([many, [50, 99, 99.5, 100, 101]])
+    assert belonging(found, labelled, 0.99)[-5:].tolist() == [True, True, False, False, False]
+    assert belonging(found, labelled, 1.0)[-5:].tolist() == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("strangers", [0, 200])
+@pytest.mark.parametrize("share", [0.95, 0.99])
+def test_labelled_images_known_by_heart_do_not_reject_the_others(strangers: int, share: float) -> None:
+    random = np.random.default_rng(0)
+    own = np.square(10 + random.normal(size=1000))
+    strange = np.square(40 + random.normal(size=strangers))
+    kept = belonging(np.concatenate([own, strange]), np.full(20, 0.1), share)
+    assert kept[:1000].mean() >= share - 0.02
+    assert not kept[1000:].any()
+
+
+def test_where_many_are_strangers_it_is_the_labelled_images_that_tell() -> None:
+    random = np.random.default_rng(0)
+    distances = np.square(np.concatenate([3 + random.normal(size=600), 40 + random.normal(size=400)]))
+    kept = belonging(distances, np.square(3 + random.normal(size=50)), 0.99)
+    assert kept[:600].mean() > 0.95
+    assert not kept[600:].any()

@@ -1,0 +1,188 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebpl
+from ebpl.data.dataset import ImageSet, from_arrays
+from ebpl.errors import DataError, RunError
+from ebpl.reporting import report_data as seen
+from ebpl.reporting.report_data import Sight
+from ebpl.runs import Run
+from tests.helpers import blobs, class_folders, quick
+from tests.reporting.conftest import named_blobs
+
+Trained = Callable[[str], Run]
+
+
+def looked(run: Run, data: object = None, energies: bool = False) -> Sight:
+    return seen.look(run, data, None, energies, lambda _: None)  # type: ignore[arg-type]
+
+
+def test_answers_are_those_of_the_model(trained: Trained) -> None:
+    run, data = trained("with truth"), named_blobs()
+    sight = looked(run, data)
+    assert data.test is not None
+    assert sight.measured is sight.looked
+    assert sight.measured is not None
+    expected = ebpl.predict(run.load_model()[0], data.test.pixels)
+    np.testing.assert_allclose(sight.measured.predictions.probabilities, expected.probabilities, atol=1e-6)
+    assert dict(sight.counts) == {"labelled": 15, "unlabelled": 105, "test": 30}
+
+
+def test_arrays_are_not_in_the_run_and_must_be_given(trained: Trained) -> None:
+    sight = looked(trained("with truth"))
+    assert sight.measured is None
+    assert sight.looked is None
+    assert "data=" in sight.notes[0]
+
+
+def test_unlabelled_images_are_looked_at_where_there_are_no_others(trained: Trained) -> None:
+    sight = looked(trained("without truth"))
+    assert sight.measured is None
+    assert sight.looked is not None
+    assert sight.looked.what == "unlabelled images"
+    assert len(sight.looked.images) == 12
+    assert not sight.looked.images.labeled.any()
+
+
+def test_labels_that_were_hidden_in_training_can_be_measured_on() -> None:
+    class_folders(Path("pets"), labeled=6)
+    sight = looked(ebpl.train("pets", quick(labels_per_class=2, pseudo_labels="none"), run="run"))
+    assert sight.measured is not None
+    assert len(sight.measured.truth[1]) == 8
+    assert "trained on these images" in sight.measured.caveat
+
+
+def test_validation_images_are_measured_on_with_a_caveat() -> None:
+    class_folders(Path("pets"), labeled=6)
+    sight = looked(ebpl.train("pets", quick(validation_fraction=0.5, pseudo_labels="none"), run="run"))
+    assert sight.measured is not None
+    assert sight.measured.what == "validation images"
+    assert "too kind" in sight.measured.caveat
+    assert sight.looked is not None
+    assert sight.looked.what == "unlabelled images"
+
+
+def test_labels_learned_by_heart_prove_nothing() -> None:
+    class_folders(Path("pets"), unlabeled=0)
+    sight = looked(ebpl.train("pets", quick(pseudo_labels="none"), run="run"))
+    assert sight.measured is None
+    assert sight.looked is not None
+    assert sight.looked.what == "training images"
+    assert not sight.looked.images.labeled.any()
+
+
+def test_of_too_many_images_some_are_picked_evenly(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = trained("with truth"), named_blobs()
+    whole = looked(run, data).measured
+    monkeypatch.setattr(seen, "MOST_PROBABILITIES", 3 * 12)
+    some = looked(run, data).measured
+    assert whole is not None
+    assert some is not None
+    assert (len(some.images), some.total) == (10, 30)
+    np.testing.assert_array_equal(some.positions, np.arange(0, 30, 3))
+    np.testing.assert_allclose(some.predictions.energies, whole.predictions.energies[::3], atol=1e-5)
+
+
+def test_pieces_are_put_together_in_order(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = trained("with truth"), named_blobs()
+    whole = looked(run, data).measured
+    monkeypatch.setattr(seen, "CHUNK", 7)
+    told: list[int] = []
+    pieces = seen.look(run, data, None, False, told.append).measured
+    assert whole is not None
+    assert pieces is not None
+    assert sum(told) == 30
+    np.testing.assert_allclose(pieces.predictions.energies, whole.predictions.energies, atol=1e-5)
+
+
+def test_training_energies_are_computed_where_the_run_has_none(trained: Trained) -> None:
+    run, data = trained("with truth"), named_blobs()
+    found = looked(run, data, energies=True).training_energies
+    assert found is not None
+    stored = run.metrics()["training_energies"]
+    assert (found[0], found[-1]) == pytest.approx((stored[0], stored[-1]), abs=1e-4)
+    assert looked(run, data).training_energies is None
+
+
+def test_other_data_is_measured_on_in_the_models_own_numbering(trained: Trained) -> None:
+    run, own = trained("with truth"), named_blobs()
+    assert own.test is not None
+    turned = tuple(reversed(own.classes))
+    other = from_arrays(own.test.pixels, 2 - own.test.labels, classes=turned, name="other")
+    found, expected = looked(run, other).measured, looked(run, own).measured
+    assert found is not None
+    assert expected is not None
+    assert found.what == "images of other"
+    np.testing.assert_array_equal(found.images.labels, expected.images.labels)
+
+
+def test_other_data_without_labels_is_looked_at(trained: Trained) -> None:
+    own = named_blobs()
+    other = from_arrays(own.train.pixels, np.full(len(own.train), -1), classes=(), name="other", training=False)
+    sight = looked(trained("with truth"), other)
+    assert sight.measured is None
+    assert sight.looked is not None
+    assert len(sight.looked.images) == 120
+
+
+def test_other_data_that_does_not_fit_is_an_error(trained: Trained) -> None:
+    run = trained("with truth")
+    with pytest.raises(DataError, match="classes the model does not know"):
+        looked(run, blobs())
+    with pytest.raises(DataError, match="does not exist"):
+        looked(run, "no/such/folder")
+    nothing = ImageSet("nothing", (), named_blobs().train.take(np.zeros(0, np.int64)))
+    with pytest.raises(DataError, match="holds no images"):
+        looked(run, nothing)
+
+
+def test_changed_images_of_the_run_are_not_shown() -> None:
+    class_folders(Path("pets"))
+    run = ebpl.train("pets", quick(pseudo_labels="none"), run="run")
+    shutil.copy("pets/cats/0.png", "pets/unlabeled/more.png")
+    sight = looked(run)
+    assert sight.looked is None
+    assert "not those that the run was trained on" in sight.notes[0]
+
+
+def test_a_path_of_a_stranger_shows_nothing_but_the_very_images_of_the_run(trained: Trained) -> None:
+    class_folders(Path("private"))
+    run = trained("without truth")
+    settings = run.path / "settings.toml"
+    lines = [f'path = "{Path("private").resolve()}"' if line.startswith("path") else line
+             for line in settings.read_text().splitlines()]  # fmt: skip
+    settings.write_text("\n".join(lines))
+    sight = looked(Run(run.path))
+    assert sight.looked is None
+    assert "not those that the run was trained on" in sight.notes[0]
+
+
+@pytest.mark.parametrize("line", ["path = 3", "path = [1]", 'path = "x.npz"\nimage_size = "a"'])
+def test_a_settings_file_that_says_nonsense_of_the_data_is_told(trained: Trained, line: str) -> None:
+    run = trained("with truth")
+    settings = run.path / "settings.toml"
+    settings.write_text(settings.read_text().replace("[settings]", line + "\n[settings]"))
+    with pytest.raises(RunError, match=r"settings\.toml is damaged"):
+        Run(run.path)
+
+
+def test_weights_outside_the_run_are_not_read(trained: Trained) -> None:
+    run = trained("with truth")
+    weights = run.path / "best.safetensors"
+    weights.rename("elsewhere.safetensors")
+    weights.symlink_to(Path("elsewhere.safetensors").resolve())
+    with pytest.raises(RunError, match="leads out of the run directory"):
+        looked(run, named_blobs())
+
+
+def test_weights_that_do_not_say_what_they_are_for_are_an_error(trained: Trained) -> None:
+    run = trained("with truth")
+    model, description = run.load_model()
+    for wrong in ({"classes": ["a"]}, {"classes": [1, 2, 3]}, {"image_shape": [1, 8]}, {"image_shape": "x"}):
+        run.save_model(model.state_dict(), {**description, **wrong})
+        with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
+            looked(run, named_blobs())

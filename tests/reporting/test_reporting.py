@@ -1,0 +1,235 @@
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ebpl
+from ebpl import calibration as checking
+from ebpl.calibration import Check
+from ebpl.errors import DataError, RunError, UsageError, WriteError
+from ebpl.reporting import page
+from ebpl.runs import Run
+from tests.helpers import blobs, class_folders, quick
+from tests.training.test_trainer import DIVERGING
+from tests.reporting.conftest import EVIL, named_blobs
+
+Trained = Callable[[str], Run]
+VOID = {"meta", "link", "img"}
+
+
+class Page(HTMLParser):
+    """The elements, addresses and text of a page, and whether every element is closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.sections: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.tags.append(tag)
+        self.addresses += [str(given[name]) for name in ("src", "href") if name in given]
+        if tag == "section":
+            self.sections.append(str(given["id"]))
+        if tag not in VOID:
+            self.open.append(tag)
+        assert not any(name.startswith("on") for name in given)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_a_finished_run_shows_everything(trained: Trained) -> None:
+    run = trained("with truth")
+    found = read(ebpl.report(run, data=named_blobs()))
+    wanted = ["confidence", "coverage", "classes", "mistakes", "uncertain", "energy", "pseudo-labels", "samples"]
+    assert found.sections == [*wanted, "training", "settings"]
+    assert "What this page cannot show" not in found.text
+    accuracy = run.metrics()["metrics"]["accuracy"]
+    assert f"Right on {100 * accuracy:.1f}\xa0%" in found.text
+    for name, value in run.settings.to_dict().items():
+        assert name.replace("_", " ") in found.text, value
+    assert str(run.environment()["torch"]) in found.text
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_nothing(trained: Trained) -> None:
+    path = ebpl.report(trained("with truth"), data=named_blobs())
+    found = read(path)
+    assert "script" not in found.tags
+    assert all(address.startswith(("data:", "#")) for address in found.addresses)
+    assert not re.search(r"@import|url\((?!#)", path.read_text())
+    targets = {address[1:] for address in found.addresses if address.startswith("#")}
+    assert targets == set(found.sections)
+
+
+def test_names_from_outside_are_text(trained: Trained) -> None:
+    text = page(trained("with truth"), named_blobs())
+    found = Page(text)
+    assert EVIL in found.text
+    assert "<b>blobs</b>" in found.text
+    assert "b&b" in found.text
+    assert "<script" not in text
+
+
+def test_html_in_file_names_and_in_every_stored_file_is_text(trained: Trained) -> None:
+    run = trained("without truth")
+    result = {**json.loads((run.path / "test_metrics.json").read_text()), "healed_divergences": [{"reason": EVIL}]}
+    (run.path / "test_metrics.json").write_text(json.dumps(result))
+    (run.path / "environment.json").write_text(json.dumps({EVIL: EVIL, "command": [EVIL]}))
+    (run.path / "metrics.csv").write_text(f"phase,epoch,cross_entropy\n{EVIL},1,2\n{EVIL} 2,1,2\n")
+    (run.path / "pseudo_labels/step-1.csv").write_text(f"image,label,confidence,truth\n{EVIL},{EVIL},{EVIL},{EVIL}\n")
+    text = page(run)
+    assert "<script" not in text
+    assert EVIL in Page(text).text
+
+
+def test_without_ground_truth_it_says_what_cannot_be_known(trained: Trained) -> None:
+    found = read(ebpl.report(trained("without truth")))
+    assert found.sections == ["confidence", "uncertain", "energy", "pseudo-labels", "samples", "training", "settings"]
+    assert "What this page cannot show" in found.text
+    assert "accuracy, calibration, confusion and mistakes cannot be known" in found.text
+    assert "accuracy to expect" in found.text
+    assert "unlabeled/0.png" in found.text
+
+
+def test_the_baseline_has_no_energies(trained: Trained) -> None:
+    found = read(ebpl.report(trained("baseline"), data=named_blobs()))
+    assert not {"energy", "samples", "pseudo-labels"} & set(found.sections)
+    assert "The baseline has no energy model" in found.text
+
+
+def test_without_its_images_a_run_shows_what_it_wrote_down(trained: Trained) -> None:
+    run = trained("with truth")
+    found = read(ebpl.report(run))
+    assert found.sections == ["confidence", "energy", "pseudo-labels", "samples", "training", "settings"]
+    assert "could not be looked at, so there are no pictures" in found.text
+    assert f"Right on {100 * run.metrics()['metrics']['accuracy']:.1f}\xa0% of the 30 test images" in found.text
+
+
+def test_a_run_that_has_just_begun(trained: Trained) -> None:
+    run = trained("without truth")
+    for path in run.path.iterdir():
+        if path.name not in ("settings.toml", "environment.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = read(ebpl.report(run))
+    assert found.sections == ["training", "settings"]
+    assert "not finished: 0 of 5 epochs" in found.text
+    assert "No epoch is finished yet" in found.text
+    assert "There are no weights yet" in found.text
+
+
+def test_a_run_that_was_stopped_shows_its_weights_so_far_and_its_log(trained: Trained) -> None:
+    run = trained("with truth")
+    (run.path / "test_metrics.json").unlink()
+    found = read(ebpl.report(run, data=named_blobs()))
+    assert "This run is not finished" in found.text
+    assert {"mistakes", "energy", "training"} <= set(found.sections)
+    assert "The end of its log" in found.text
+
+
+def test_a_healed_divergence_is_shown() -> None:
+    run = ebpl.train("digits", quick(**DIVERGING, pseudo_labels="none", guard_every=3), run="run")
+    healed = run.metrics()["healed_divergences"]
+    assert healed, "this setting is meant to diverge"
+    text = Page(page(run)).text
+    assert "Training ran away and was brought back" in text
+    assert healed[0]["reason"] in text
+
+
+def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothing_else_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checking, "FEWEST", 1)
+    data = replace(blobs(), test=None)
+    found = Page(page(run := ebpl.train(data, quick(curriculum__calibration_holdout=0.4), run="run"), data=data))
+    check = Check.stored(run.metrics()["check"])
+    assert str(check) in found.text
+    assert "accuracy, checked" in found.text
+    assert "of 6 labels that were held back" in found.text
+
+
+def test_other_images_can_be_shown_instead(trained: Trained) -> None:
+    class_folders(Path("others"), unlabeled=0)
+    found = read(ebpl.report(trained("without truth"), "others.html", "others"))
+    assert "8 images of others" in found.text
+    assert "mistakes" in found.sections
+
+
+def test_the_page_is_written_where_one_wants_it(trained: Trained) -> None:
+    run = trained("without truth")
+    assert ebpl.report(run) == run.path / "report.html"
+    assert ebpl.report(run.path, "deep/in/here.html") == Path("deep/in/here.html")
+    assert Path("deep/in/here.html").is_file()
+
+
+def test_the_page_never_takes_the_place_of_another_file_of_the_run(trained: Trained) -> None:
+    run = trained("without truth")
+    before = (run.path / "metrics.csv").read_bytes()
+    with pytest.raises(UsageError, match=r"ends in \.html"):
+        ebpl.report(run, run.path / "metrics.csv")
+    assert (run.path / "metrics.csv").read_bytes() == before
+    with pytest.raises(UsageError, match="is a folder"):
+        ebpl.report(run, run.path)
+    (run.path / "report.html").mkdir()
+    with pytest.raises(WriteError, match="--output"):
+        ebpl.report(run)
+
+
+def test_a_link_in_the_place_of_the_page_is_replaced_and_not_followed(trained: Trained) -> None:
+    run = trained("without truth")
+    Path("precious").write_text("untouched")
+    (run.path / "report.html").symlink_to(Path("precious").resolve())
+    ebpl.report(run)
+    assert Path("precious").read_text() == "untouched"
+    assert not (run.path / "report.html").is_symlink()
+
+
+def test_images_that_were_asked_for_must_be_there(trained: Trained) -> None:
+    run = trained("without truth")
+    with pytest.raises(DataError, match="does not exist"):
+        ebpl.report(run, data="no/such/folder")
+    (run.path / "best.safetensors").unlink()
+    with pytest.raises(RunError, match="no weights yet"):
+        ebpl.report(run, data="no/such/folder")
+
+
+def test_damaged_weights_are_told_on_the_page(trained: Trained) -> None:
+    run = trained("without truth")
+    (run.path / "best.safetensors").write_bytes(b"no weights")
+    found = read(ebpl.report(run))
+    assert "best.safetensors is damaged" in found.text
+    assert "training" in found.sections
+
+
+def test_text_that_no_file_can_hold_does_not_stop_the_page(trained: Trained) -> None:
+    run = trained("without truth")
+    (run.path / "environment.json").write_text('{"gpu": "\\ud800"}')
+    assert "gpu" in read(ebpl.report(run)).text
+
+
+def test_large_pictures_do_not_make_a_large_page() -> None:
+    random = np.random.default_rng(0)
+    data = ebpl.from_arrays(random.integers(0, 256, (60, 128, 128, 3), dtype=np.uint8), [0, 1] * 3 + [-1] * 54)
+    settings = quick(method="curriculum-labeling", pseudo_labels="none", epochs=1, batch_size=4)
+    path = ebpl.report(ebpl.train(data, settings, run="run"), data=data)
+    assert path.stat().st_size < 2_000_000

@@ -1,0 +1,158 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_recall_fscore_support
+
+from ebpl.data.dataset import Images
+from ebpl.models.predictions import Predictions
+from ebpl.reporting import sections
+from ebpl.reporting.report_data import Seen
+from ebpl.runs import Run
+from ebpl.runs.reader import Step, Stored, read
+from tests.helpers import random_images
+
+CLASSES = ("a", "b", "c")
+
+
+def seen(probabilities: Any, labels: Any, energies: Any = None, paths: tuple[str, ...] | None = None) -> Seen:
+    count = len(probabilities)
+    images = Images(random_images(count, 4, 4, 1), np.array(labels), paths)
+    found = Predictions(np.array(probabilities, float), np.zeros(count) if energies is None else np.array(energies))
+    return Seen("test images", images, found, np.arange(100, 100 + count), count)
+
+
+def random_answers(count: int = 200) -> Seen:
+    random = np.random.default_rng(0)
+    return seen(random.dirichlet(np.ones(3), count), random.integers(0, 3, count))
+
+
+def test_the_table_of_classes_agrees_with_scikit_learn() -> None:
+    answers = random_answers()
+    probabilities, labels = answers.truth
+    expected = precision_recall_fscore_support(labels, probabilities.argmax(1))
+    for i, row in enumerate(sections.by_class(answers, CLASSES)["rows"]):
+        assert row["precision"] == f"{100 * expected[0][i]:.1f}\xa0%"
+        assert row["recall"] == f"{100 * expected[1][i]:.1f}\xa0%"
+        assert row["share"] == pytest.approx(expected[2][i])
+        assert row["images"] == str(expected[3][i])
+
+
+def test_a_class_that_never_occurs_has_dashes() -> None:
+    rows = sections.by_class(seen([[0.9, 0.1, 0], [0.2, 0.8, 0]], [0, 1]), CLASSES)["rows"]
+    assert (rows[2]["precision"], rows[2]["recall"], rows[2]["f_score"]) == ("–", "–", "–")
+
+
+def test_of_many_classes_the_worst_are_listed_and_there_is_no_matrix() -> None:
+    count = sections.MOST_CLASSES + 50
+    answers = seen(np.eye(count), [*range(1, 51), *range(50, count)])  # the first fifty are wrong
+    found = sections.by_class(answers, [f"c{i}" for i in range(count)])
+    assert found["matrix"] is None
+    assert found["left_out"] == 50
+    assert {row["name"] for row in found["rows"]} >= {f"c{i}" for i in range(1, 50)}
+
+
+def test_what_is_mixed_up_most_often_comes_first() -> None:
+    answers = seen([[1, 0, 0]] * 3 + [[0, 1, 0]] * 2 + [[0, 0, 1]], [1, 1, 1, 2, 2, 2])
+    mixed = sections.by_class(answers, CLASSES)["mixed"]
+    assert mixed == [
+        {"is": "b", "said": "a", "times": 3, "of": 3},
+        {"is": "c", "said": "b", "times": 2, "of": 3},
+    ]
+
+
+def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
+    answers = seen([[0.6, 0.4, 0], [0.9, 0.1, 0], [1, 0, 0], [0.8, 0.1, 0.1]], [1, 1, 0, -1])
+    found = sections.mistakes(answers, CLASSES)
+    assert [each["confidence"] for each in found["pictures"]] == ["90.0\xa0%", "60.0\xa0%"]
+    assert [each["name"] for each in found["pictures"]] == ["no. 101", "no. 100"]
+    assert (found["count"], found["of"]) == (2, 3)
+
+
+def test_pictures_are_capped_whatever_there_is() -> None:
+    answers = random_answers(500)
+    assert len(sections.mistakes(answers, CLASSES)["pictures"]) == sections.MISTAKES
+    assert len(sections.uncertain(answers, CLASSES)["pictures"]) == sections.UNCERTAIN
+    assert len(sections.outlying(answers, CLASSES, 0.0)["pictures"]) == sections.OUTLYING
+
+
+def test_the_most_uncertain_come_first_with_their_two_best_guesses() -> None:
+    answers = seen([[0.9, 0.1, 0], [0.3, 0.45, 0.25]], [-1, -1], paths=("sure.png", "unsure.png"))
+    first, second = sections.uncertain(answers, CLASSES)["pictures"]
+    assert (first["name"], second["name"]) == ("unsure.png", "sure.png")
+    assert first["guesses"] == [("b", 0.45), ("a", 0.3)]
+
+
+def test_the_most_outlying_have_the_highest_energy_and_are_marked_beyond_the_limit() -> None:
+    answers = seen(np.eye(3), [0, 1, -1], energies=[1.0, np.nan, -2.0])
+    found = sections.outlying(answers, CLASSES, 0.5)
+    assert [each["beyond"] for each in found["pictures"]] == [True, True, False]
+    assert [each["energy"] for each in found["pictures"]][1:] == ["1.00", "−2.00"]
+    assert found["beyond"] == 2
+
+
+def test_the_coverage_table_agrees_with_a_count_by_hand() -> None:
+    probabilities, labels = random_answers(100).truth
+    rows = sections.measures(probabilities, labels, "images")["coverages"]
+    order = np.argsort(-probabilities.max(1), kind="stable")[:80]
+    wrong = int((probabilities.argmax(1) != labels)[order].sum())
+    share, answered, at, right, mistakes = rows[3]
+    assert (share, answered, mistakes) == ("80\xa0%", "80", str(wrong))
+    assert right == f"{100 - 100 * wrong / 80:.1f}\xa0%"
+    assert at == f"{100 * probabilities.max(1)[order[-1]]:.1f}\xa0%"
+
+
+def test_stored_measures_are_those_that_would_be_measured(trained: Callable[[str], Run]) -> None:
+    run = trained("with truth")
+    found = sections.stored_measures(read(run))
+    assert found is not None
+    assert found["values"] == run.metrics()["metrics"]
+    assert found["reliability"] is not None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"metrics": None},
+        {"metrics": [1]},
+        {"metrics": {"accuracy": "high"}},
+        {"metrics": dict.fromkeys(["accuracy", "f_score", "ece", "overconfidence", "images"], 0)},
+    ],
+)
+def test_measures_of_a_stranger_that_are_none_are_left_out(result: dict[str, Any]) -> None:
+    assert sections.stored_measures(Stored(result=result)) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        [],
+        [3],
+        [{}],
+        [{"images": 1, "above": 0, "up_to": 1, "accuracy": 7, "confidence": 0.5}],
+        [{"images": 0, "above": 0, "up_to": 1, "accuracy": None, "confidence": None}],
+        [{"images": 5, "above": 0.5, "up_to": 0.1, "accuracy": 0.5, "confidence": 0.5}],
+    ],
+)
+def test_bins_of_a_stranger_that_are_none_are_not_drawn(rows: Any) -> None:
+    assert sections._stored_bins(rows) == []
+
+
+def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
+    steps = [Step(1, 5, 0.9, 0, 0, 0, 0), Step(2, 8, 0.8, 0, 0, 5, 1)]
+    history = [{"phase": "initial", "rejected": 0.0}, {"phase": "step 2 of 2", "rejected": 3.0}]
+    found = sections.pseudo_labels(steps, history)
+    assert [row["left_out"] for row in found["rows"]] == [0, 3]
+    assert found["rejected"]
+    assert not sections.pseudo_labels(steps, [])["rejected"]
+
+
+def test_a_healed_divergence_is_told_in_a_sentence() -> None:
+    event = {"phase": "initial", "epoch": 3, "reason": "ran away", "learning_rate": 0.002, "sgld_steps": 8}
+    stored = Stored(result={"healed_divergences": [event, {}]})
+    told = sections.training(stored, True)["healed"]
+    assert told[0] == "initial, epoch 3: ran away. Went on with learning rate 0.002 and 8 SGLD steps."
+    assert told[1] == "some phase, epoch ?."

@@ -1,0 +1,167 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ebpl
+from ebpl.cli import build_parser, main
+from ebpl.inspection import FEW_LABELS, IMBALANCE, Inspection, inspect
+from tests.helpers import blobs, class_folders, random_images, write_png
+
+
+def kinds(found: Inspection) -> dict[str, bool]:
+    """The problems that were found, and whether they are serious."""
+    return {problem.kind: problem.serious for problem in found.problems}
+
+
+def looked(data: object) -> Inspection:
+    return inspect(data, timing=False)  # type: ignore[arg-type]
+
+
+def good_folder(root: Path, labeled: int = FEW_LABELS) -> Path:
+    """Two classes and unlabelled images, all different."""
+    pixels = random_images(2 * labeled + 6, 8, 8)
+    names = [*[f"cats/{i}" for i in range(labeled)], *[f"dogs/{i}" for i in range(labeled)]]
+    for image, name in zip(pixels, [*names, *[f"unlabeled/{i}" for i in range(6)]], strict=True):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / f"{name}.png")
+    return root
+
+
+def test_good_data_has_no_problems_and_a_command_that_works() -> None:
+    found = looked(good_folder(Path("my pets")))
+    assert found.problems == ()
+    assert found.duplicates.extra == 0
+    assert (found.used, found.unlabeled, found.imbalance) == ({"cats": 5, "dogs": 5}, 6, 1)
+    assert found.suggestion is not None
+    assert found.suggestion.timing is None
+    assert found.suggestion.command == f"ebpl train 'my pets' --preset {found.suggestion.preset}"
+    assert "16 images, 2 classes, 0 problems" in repr(found)
+
+
+def test_the_same_image_with_two_labels_is_serious() -> None:
+    root = good_folder(Path("pets"))
+    shutil.copy(root / "cats" / "0.png", root / "dogs" / "other name.png")
+    found = looked(root)
+    assert kinds(found) == {"conflicting_labels": True}
+    (group,) = found.duplicates.conflicting
+    assert {(entry.name, entry.label) for entry in group} == {("cats/0.png", "cats"), ("dogs/other name.png", "dogs")}
+
+
+def test_duplicates_are_found_by_what_they_show_across_formats_and_parts() -> None:
+    good_folder(Path("pets") / "train")
+    good_folder(Path("pets") / "test", labeled=1)
+    shutil.rmtree("pets/test/unlabeled")
+    for path in Path("pets/test").rglob("*.png"):
+        path.unlink()
+    train = Path("pets/train")
+    Image.open(train / "cats" / "1.png").save("pets/test/cats/renamed.bmp")
+    write_png(Path("pets/test/dogs/own.png"), value=3)
+    Image.open(train / "dogs" / "2.png").convert("RGBA").save(train / "unlabeled" / "again.png")
+    Image.open(train / "dogs" / "3.png").save(train / "dogs" / "again.tif")
+    found = looked("pets")
+    assert kinds(found) == {"leak": True, "labeled_and_unlabeled": False, "duplicates": False}
+    assert [len(getattr(found.duplicates, kind)) for kind in ("conflicting", "leaking", "labeled_and_unlabeled")] == [
+        0, 1, 1,
+    ]  # fmt: skip
+    assert found.duplicates.extra == 3
+
+
+def test_unreadable_files_are_all_listed_and_stop_nothing(capsys) -> None:
+    root = good_folder(Path("pets"))
+    for i in range(13):
+        (root / "dogs" / f"bad{i:02}.png").touch()
+    found = looked(root)
+    assert len(found.contents.unreadable) == 13
+    assert kinds(found) == {"unreadable": False}
+    assert found.suggestion is not None
+    assert found.suggestion.command.endswith("--skip-unreadable")
+    assert main(["inspect", "pets", "--no-timing", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["unreadable"]) == 13
+    assert told["unreadable"][0]["reason"] == "the file is empty"
+
+
+def test_few_labels_and_imbalance_are_told_where_they_matter() -> None:
+    few = good_folder(Path("few"), labeled=FEW_LABELS - 1)
+    assert kinds(looked(few)) == {"few_labels": False}
+    labels = [0] * int(5 * IMBALANCE) + [1] * 5 + [-1] * 20
+    data = ebpl.from_arrays(random_images(len(labels), 8, 8), labels)
+    found = looked(data)
+    assert kinds(found) == {"imbalance": False}
+    assert found.imbalance == IMBALANCE
+    assert kinds(looked(ebpl.from_arrays(random_images(30, 8, 8)[: len(labels)], [0] * 15 + [1] * 5 + [-1] * 10))) == {}
+
+
+def test_what_cannot_be_trained_on_is_said_and_still_looked_at() -> None:
+    write_png(Path("one/cats/1.png"))
+    found = looked("one")
+    assert kinds(found) == {"not_trainable": True}
+    assert "one class (cats)" in found.problems[0].text
+    assert found.suggestion is None
+    data = ebpl.from_arrays(random_images(8, 8, 8), [0] * 4 + [1] * 4)
+    assert kinds(looked(data)) == {"few_labels": False, "no_unlabeled": False}
+    for name in ("cats", "dogs"):
+        Path("bad", name).mkdir(parents=True)
+        Path("bad", name, "1.png").touch()
+    assert kinds(looked("bad")) == {"not_trainable": True, "unreadable": False}
+
+
+def test_classes_that_may_be_one_are_named() -> None:
+    root = good_folder(Path("pets"))
+    for image in (root / "dogs").iterdir():
+        write_png(root / "Dogs " / image.name, value=int(image.stem))
+    assert kinds(looked(root)) == {"alike_classes": False}
+
+
+def test_modes_and_sizes_are_counted() -> None:
+    root = good_folder(Path("pets"))
+    for mode, name in {"RGB": "rgb.png", "RGBA": "rgba.png", "P": "p.gif", "CMYK": "c.jpg"}.items():
+        Image.new(mode, (9, 7), 3).save(root / "cats" / name)
+    Image.fromarray(np.arange(63, dtype=np.uint16).reshape(7, 9)).save(root / "dogs" / "deep.png")
+    found = looked(root)
+    assert found.contents.kinds == {"gray": 16, "colour": 1, "alpha": 1, "palette": 1, "CMYK": 1, "16-bit": 1}
+    assert found.contents.sizes == {(8, 8): 16, (7, 9): 5}
+
+
+def test_a_benchmark_tells_how_many_labels_are_used() -> None:
+    found = looked("digits")
+    assert set(found.used.values()) == {5}
+    assert found.unlabeled == 790
+    assert found.to_dict()["parts"]["train"]["labeled"] == 1200
+    assert found.suggestion is not None
+    assert found.suggestion.command.startswith("ebpl train digits")
+
+
+def test_the_time_is_measured_and_arrays_are_trained_from_python() -> None:
+    found = inspect(blobs())
+    assert found.suggestion is not None
+    timing = found.suggestion.timing
+    assert timing is not None
+    settings = ebpl.preset(found.suggestion.preset)
+    epochs = settings.optim.epochs + settings.curriculum.steps * settings.curriculum.epochs
+    assert timing.updates == epochs * (settings.optim.updates_per_epoch or -(-120 // settings.optim.batch_size))
+    assert timing.seconds > timing.update > 0
+    assert found.suggestion.command == f"ebpl.train(data, preset={found.suggestion.preset!r})"
+
+
+def test_json_has_no_numbers_that_json_has_not_and_the_command_parses(capsys) -> None:
+    assert main(["inspect", str(class_folders(Path("pets"))), "--json", "--no-timing", "--image-size", "16"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["suggestion"]["command"].endswith("--image-size 16")
+    parser, _ = build_parser()
+    parser.parse_args(told["suggestion"]["command"].split()[1:])
+    assert told["image_shape"] == [1, 16, 16]
+
+
+def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ebpl import inspection as inspecting
+
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    assert [problem.kind for problem in inspecting._busy("cpu")] == ["busy"]
+    assert inspecting._busy("cuda") == []
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert inspecting._busy("cpu") == []

@@ -1,0 +1,74 @@
+import re
+
+import pytest
+
+from ebpl.terminal import Bar, Lines, duration, terminal_progress, terminal_progresses, transfer_bar
+
+
+def test_without_a_terminal_there_are_plain_lines_with_the_time_left(capsys) -> None:
+    progress = terminal_progress("blood")
+    assert isinstance(progress, Lines)
+    progress.begin(100, 50)
+    progress.advance(25, "initial, epoch 1/2", {"loss": 1.0})
+    progress.epoch("initial, epoch 1/2 | loss 1")
+    progress.epoch("too soon for another line")
+    progress.say("something \x1b[2J happened")
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 2
+    assert printed[0].startswith("blood: initial, epoch 1/2 | loss 1 | ")
+    assert printed[0].endswith(" left")
+    assert "\x1b" not in "".join(printed)
+
+
+def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
+    bar = Bar("blood")
+    bar.begin(10, 0)
+    bar.advance(5, "step 2 of 4, epoch 3/20", {"loss": 0.1234, "val %": 81.5})
+    bar.say("healed [not markup] :cat: \x1b[2J")
+    bar.end()
+    printed = capsys.readouterr().err
+    assert ":cat:" in printed
+    assert "\x1b[2J" not in printed
+    assert "step 2 of 4, epoch 3/20" in printed
+    assert "loss 0.123" in printed
+    assert "healed [not markup]" in printed
+
+
+def test_several_trainings_have_a_bar_each_on_one_display(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with terminal_progresses(["seed 0", "seed 1", "seed 2"]) as (first, second, _):
+        first.begin(10, 0)
+        second.begin(10, 0)
+        first.advance(10, "initial, epoch 1/1", {"loss": 0.5})
+        second.advance(5, "initial, epoch 1/2", {"loss": 0.25})
+        second.say("something happened")
+        first.end()
+        second.end()
+    printed = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "seed 1: something happened" in printed
+    *_, one, two, three = [line for line in re.split(r"[\r\n]+", printed) if line.strip()]
+    assert one.startswith("seed 0 initial, epoch 1/1")
+    assert one.rstrip().endswith("done")
+    assert two.startswith("seed 1 initial, epoch 1/2")
+    assert two.rstrip().endswith("stopped")
+    assert three.startswith("seed 2 waiting")
+
+
+def test_several_trainings_without_a_terminal_are_told_apart_by_their_lines(capsys) -> None:
+    with terminal_progresses(["seed 0", "seed 1"]) as (first, second):
+        first.say("hello")
+        second.say("hello too")
+    assert capsys.readouterr().err == "seed 0: hello\nseed 1: hello too\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.6, "1 min 00 s"), (3600, "1 h 00 min"), (90061, "25 h 01 min")]
+)
+def test_durations_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_download_without_a_terminal_is_one_line(capsys) -> None:
+    with transfer_bar("file.npz", 1234, 0) as advance:
+        advance(1000)
+    assert capsys.readouterr().err == "downloading file.npz (1,234 bytes)\n"

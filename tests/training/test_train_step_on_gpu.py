@@ -1,0 +1,105 @@
+"""The captured update against the plain one, on a GPU (make test-gpu)."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ebpl.config import Settings
+from ebpl.models import Architecture
+from ebpl.training.distributed import ALONE, Ranks
+from ebpl.training.train_state import Learner, sampling_copy
+from ebpl.training.train_step import Update, runner
+from ebpl.training.training_set import Pool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
+]
+
+
+def trained(
+    captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True, **more: float
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    device = torch.device("cuda")
+    settings = Settings(sgld__steps=3, depth=10, width=2, learning_rate=1e-3, optim__gradient_clip=1.0).changed(**more)
+    learner = Learner(Architecture(10, 2, 3, 4, "diagonal"), (3, 16, 16), settings, device, ranks)
+    learner.initialise("test")
+    learner.restart_chains("test")
+    numbers = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (200, 3, 16, 16), generator=numbers, dtype=torch.uint8).to(device)
+    targets = torch.softmax(torch.randn(200, 4, generator=numbers), 1).to(device)
+    update = Update(learner, Pool(images, targets), settings, "dihedral", dtype, ranks)
+    if not fast:
+        update.fast, update.fast_judge, update.sampler = None, None, sampling_copy(learner.model, dtype)
+    run = runner(update) if captured else update
+    update.generator.manual_seed(7)
+    for i in range(updates):
+        update.classified.copy_(torch.arange(i, i + len(update.classified)))
+        update.everything.copy_(torch.arange(i + 50, i + 50 + len(update.everything)))
+        update.compared.copy_(torch.arange(i + 10, i + 10 + len(update.compared)))
+        update.average_weight.fill_(learner.next_average_weight())
+        run()
+    return learner.state()["tensors"], update.sums / updates
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], part: str) -> float:
+    """How far apart two states are in one part; of all tensors together, since single biases are small sums."""
+    names = [name for name in one if name.startswith(part) or name.endswith(part)]
+    first, second = (torch.cat([state[name].float().flatten() for name in names]) for state in (one, other))
+    return float((first - second).norm() / second.norm())
+
+
+PARTS = ("model", "average", "exp_avg", "buffer")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_captured_update_gives_the_plain_updates_numbers(dtype: torch.dtype) -> None:
+    plain, plain_sums = trained(False, dtype, fast=False)
+    captured, captured_sums = trained(True, dtype, fast=False)
+    torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
+    for part in PARTS:
+        assert distance(captured, plain, part) < 0.05, part
+
+
+AGREEMENT = {"consistency": 3.0, "consistency_batch": 64, "consistency_sharpening": 1.0, "gate": 0.0}
+
+
+@pytest.mark.parametrize("more", [{}, AGREEMENT])
+def test_captured_fast_update_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, float]) -> None:
+    exact, exact_sums = trained(False, torch.float32, fast=False, **more)
+    plain, _ = trained(False, torch.bfloat16, fast=False, **more)
+    fast, fast_sums = trained(True, torch.bfloat16, **more)
+    torch.testing.assert_close(fast_sums, exact_sums, rtol=2e-2, atol=2e-2)
+    for part in PARTS:
+        assert distance(fast, exact, part) < 1.5 * distance(plain, exact, part), part
+
+
+def test_capturing_does_not_change_the_state() -> None:
+    state, _ = trained(True, torch.bfloat16, updates=0)
+    fresh, _ = trained(False, torch.bfloat16, updates=0)
+    for name in fresh:
+        assert torch.equal(state[name], fresh[name]), name
+
+
+@pytest.fixture
+def _nccl(tmp_path: Path) -> Iterator[None]:
+    """A group of processes that exchange through NCCL, with this one as its only member."""
+    torch.distributed.init_process_group(
+        "nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1, device_id=torch.device("cuda", 0)
+    )
+    yield
+    gc.collect()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_nccl")
+def test_the_exchange_of_gradients_is_part_of_the_captured_update() -> None:
+    half = Ranks(2, 0, torch.device("cuda", 0))  # the other half is missing: its gradients count as zero
+    plain, plain_sums = trained(False, torch.float32, ranks=half)
+    captured, captured_sums = trained(True, torch.float32, ranks=half)
+    torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
+    for part in PARTS:
+        assert distance(captured, plain, part) < 0.05, part
