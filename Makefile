@@ -22,22 +22,23 @@ format: .venv/dev  ## bring the code into the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: .venv/docs  ## build the documentation into site/; it needs nothing from outside to be read
+docs: .venv/docs  ## build the documentation into site/, where it can be read offline
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "The documentation is in site/index.html"
 
-reproduced: .venv/core  ## write tables and figures of reproduced/ anew from results/; draws images where EBPL_DATA has them
-	$(BIN)/ebpl reproduce table1 --draw-only --datasets $(shell $(BIN)/python -c "from ebpl.experiments.readme import SHOWN; print(','.join(SHOWN))")
-	$(BIN)/ebpl reproduce labels --draw-only
-	$(BIN)/ebpl reproduce best --draw-only
-	$(BIN)/ebpl reproduce ablation --draw-only
+reproduced: .venv/experiments  ## write tables and figures of reproduced/ again from results/; draws images where EBPL_DATA has them
+	$(BIN)/python -m experiments table1 --plots-only --datasets $(shell $(BIN)/python -c "from experiments.readme import SHOWN; print(','.join(SHOWN))")
+	$(BIN)/python -m experiments labels --plots-only
+	$(BIN)/python -m experiments best --plots-only
+	$(BIN)/python -m experiments ablation --plots-only
 	rm -f reproduced/*.svg
 
-readme: .venv/core  ## write the numbers in README.md anew from results/
-	$(BIN)/python -m ebpl.experiments.readme
+readme: .venv/experiments  ## write the table and the figure of README.md again from results/
+	$(BIN)/python -m experiments.readme
+	$(BIN)/python -m docs.tools.figure
 
-benchmarks: .venv/core  ## write tables and figure of benchmarks/ anew from its records
-	$(BIN)/python -m ebpl.benchmarking.report
+benchmarks: .venv/experiments  ## write tables and figure of benchmarks/ again from its records
+	$(BIN)/python -m benchmarks.report
 
 test-gpu:  ## tests that need a GPU, with the Python that is there
 	PYTHONPATH=src python3 -m pytest -m gpu tests
@@ -60,6 +61,10 @@ clean:  ## remove what make made
 .venv/core: pyproject.toml constraints.txt | .venv/bin/pip
 	@echo "Installing into .venv (once)"
 	@$(INSTALL) .
+	@touch $@
+
+.venv/experiments: pyproject.toml constraints.txt | .venv/core
+	@$(INSTALL) '.[experiments]'
 	@touch $@
 
 .venv/docs: pyproject.toml constraints.txt | .venv/core

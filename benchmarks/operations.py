@@ -45,11 +45,11 @@ class Operations:
         return sampling + learning
 
 
-def operations(architecture: Architecture, size: int) -> Operations:
-    """The operations for one image of `size` x `size`; nothing is computed to find them."""
+def operations(architecture: Architecture) -> Operations:
+    """The operations for one image; nothing is computed to find them."""
     with torch.device("meta"):
         model = architecture.build()
-        image = torch.empty(1, architecture.channels, size, size)
+        image = torch.empty(1, *architecture.image_shape)
     counts: dict[nn.Module, int] = {}
 
     def count(layer: nn.Module, _: object, output: Tensor) -> None:
@@ -60,4 +60,5 @@ def operations(architecture: Architecture, size: int) -> Operations:
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(count)
     model.features(image)
-    return Operations(counts[model.features.stem], sum(counts.values()), 2 * model.classifier.weight.numel())
+    stem = next(iter(counts.values()))  # the first layer that an image meets
+    return Operations(stem, sum(counts.values()), 2 * model.classifier.weight.numel())

@@ -38,7 +38,8 @@ class Case:
     @property
     def architecture(self) -> Architecture:
         """The network with both heads."""
-        return Architecture(self.depth, self.width, CHANNELS, CLASSES, "diagonal")
+        shape = (CHANNELS, self.image_size, self.image_size)
+        return Architecture.of(self.settings("auto").model, shape, CLASSES, density=True)
 
     def settings(self, device: str) -> Settings:
         """The paper's sampling and losses with our averaged weights, in this case's size.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ebpl.config import Settings
+from ebpl.config import RuntimeSettings
 from ebpl.devices import describe_environment
 from ebpl.errors import DataError, UsageError
 from ebpl.io import write_failed, write_json
@@ -23,9 +23,9 @@ Row = dict[str, Any]
 FOLDER = Path("benchmarks/records")
 
 
-def describe_machine(settings: Settings) -> dict[str, Any]:
+def describe_machine(runtime: RuntimeSettings) -> dict[str, Any]:
     """Hardware and versions that speed depends on."""
-    described = describe_environment(settings)
+    described = describe_environment(runtime)
     described |= {"name": described["gpu"] or _processor(), "cores": os.cpu_count(), "triton": None}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         described["triton"] = importlib.metadata.version("triton")

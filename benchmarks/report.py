@@ -11,12 +11,11 @@ from typing import Any
 from benchmarks import quality
 from benchmarks.figure import SWEEPS, draw, sweep
 from benchmarks.record import Record, Row, load
+from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
-from ebpl.reporting.model_card import markdown_table
 from experiments.readme import between
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end: benchmarks -->"
-FRONT, END_FRONT = "<!-- speed -->", "<!-- end: speed -->"
 
 
 @dataclass(frozen=True)
@@ -152,15 +151,12 @@ def fill(text: str, records: Sequence[Record]) -> str:
 
 
 def main(root: Path) -> None:
-    """Write the tables of `root/benchmarks/README.md`, the figure beside it and README's summary anew."""
+    """Write the tables of `root/benchmarks/README.md` and the figure beside it anew."""
     readme = root / "benchmarks/README.md"
     records = load(root / "benchmarks/records")
     text = fill(readme.read_text(encoding="utf-8"), records)
     write_text(readme, quality.fill(text, root) if (root / "benchmarks/before").is_dir() else text)
     draw(root / "benchmarks/scaling.png", records)
-    front = root / "README.md"
-    if front.is_file():
-        write_text(front, between(front.read_text(encoding="utf-8"), FRONT, END_FRONT, summary(records)))
 
 
 if __name__ == "__main__":

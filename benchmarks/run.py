@@ -23,8 +23,7 @@ from ebpl.config.presets import preset
 from ebpl.devices import choose_device, choose_dtype
 from ebpl.models.predictions import predict
 from ebpl.terminal import Progress, Silent
-from ebpl.training.train_state import Learner
-from ebpl.training.training_set import Pool
+from ebpl.training.train_state import TrainState
 
 PREDICTED = {"cuda": 8192, "cpu": 512}
 """So many images are predicted at a time."""
@@ -37,14 +36,14 @@ def benchmark(
     """Measure every case of the plan that `options` make; one that fails becomes a row with the reason."""
     progress = progress or Silent()
     settings = preset("standard", device=device)
-    where = choose_device(settings)
+    where = choose_device(settings.runtime)
     plan = plan_for(where.type == "cuda", **options)
     cases = plan.cases()
     if max(options.get("seeds") or (1,)) > max(plan.seeds):
         progress.say("several seeds at once are measured on a GPU only")
     deadline = time.monotonic() + time_limit
     torch.backends.cudnn.benchmark = where.type == "cuda"  # as the trainer and the public code have it
-    machine = describe_machine(settings)
+    machine = describe_machine(settings.runtime)
     product = MatrixProduct(where)
     rows: list[Row] = []
     stopped = False
@@ -152,9 +151,9 @@ def _rates(row: Row, device_tflops: float) -> Row:
 def _training(case: Case, device: torch.device) -> list[Offer]:
     """The reference, and EBPL with each number of seeds at once."""
     settings = case.settings(device.type)
-    dtype = choose_dtype(settings, device)
+    dtype = choose_dtype(settings.runtime, device)
     architecture = case.architecture
-    needed = operations(architecture, case.image_size).update(settings)
+    needed = operations(architecture).update(settings)
     described = _described(case) | {"operations": needed, "counted": case.batch_size}
     data = functools.cache(lambda: _images(case))  # made when a loop is, so that want of memory is that loop's failure
 
@@ -164,7 +163,7 @@ def _training(case: Case, device: torch.device) -> list[Offer]:
     def ours(seeds: int) -> Callable[[], Loop]:
         def make() -> Loop:
             images, targets = data()
-            return Training(architecture, Pool(images.to(device), targets.to(device)), settings, dtype, seeds)
+            return Training(architecture, images.to(device), targets.to(device), settings, dtype, seeds)
 
         return make
 
@@ -177,20 +176,19 @@ def _training(case: Case, device: torch.device) -> list[Offer]:
 def _prediction(case: Case, device: torch.device) -> list[Offer]:
     """Prediction for images on the device and for an array on the host."""
     settings = case.settings(device.type)
-    dtype = choose_dtype(settings, device)
+    dtype = choose_dtype(settings.runtime, device)
     count = PREDICTED[device.type]
-    needed = count * operations(case.architecture, case.image_size).prediction
+    needed = count * operations(case.architecture).prediction
     described = _described(case) | {"varied": "prediction", "images": count, "operations": needed, "counted": count}
     described |= {"seeds": 1, "dtype": _name(dtype)}
     images = _images(case)[0][torch.arange(count) % case.images]
 
     def made(on_device: bool) -> Callable[[], Loop]:
         def make() -> Loop:
-            shape = (CHANNELS, case.image_size, case.image_size)
-            learner = Learner(case.architecture, shape, settings, device)
-            learner.initialise("start")
+            state = TrainState(case.architecture, settings, device)
+            state.initialise("start")
             given = images.to(device) if on_device else images.permute(0, 2, 3, 1).contiguous().numpy()
-            return lambda: predict(learner.predictor, given, dtype)
+            return lambda: predict(state.predictor, given, dtype)
 
         return make
 

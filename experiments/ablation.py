@@ -2,123 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ebpl.config import Settings
+from ebpl.config.compat import RETIRED
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.reporting.model_card import markdown_table
-from experiments.ledger import Record
+from ebpl.inference.model_card import markdown_table
+from experiments.grid import Cell, found
+from experiments.overview import seeds_there
+from experiments.results_store import Record, recovered
+from experiments.table import PAPER_METRICS, averaged, count, title_of
 
-if TYPE_CHECKING:
-    from experiments.cells import Cell
-
-SHORT = {"epochs": 8, "step_epochs": 2, "epoch_updates": 128}
+SHORT: dict[str, Any] = {"optim.epochs": 8, "curriculum.epochs": 2, "optim.updates_per_epoch": 128}
 """A schedule on which all variants can be afforded: a fifth of the updates of `best`."""
-SMALL = {
-    "depth": 10,
-    "width": 1,
-    "learning_rate": 4e-3,
-    "weight_average": 0.99,
-    "consistency": 0.0,
-    "warm_up": 50,
-    "epochs": 8,
-    "step_epochs": 2,
-    "epoch_updates": 48,
+SMALL: dict[str, Any] = {
+    "model.depth": 10,
+    "model.width": 1,
+    "optim.learning_rate": 4e-3,
+    "optim.ema_decay": 0.99,
+    "consistency.weight": 0.0,
+    "optim.warmup_updates": 50,
+    "optim.epochs": 8,
+    "curriculum.epochs": 2,
+    "optim.updates_per_epoch": 48,
 }
-"""A network and a schedule for a CPU, without the agreement of views, which is too much for both."""
+"""A network and a schedule for a CPU, without the consistency loss, which is too much for both."""
 AS_IT_IS = "as it is"
 VARIANTS: dict[str, dict[str, Any]] = {
     AS_IT_IS: {},
-    "no agreement of views": {"consistency": 0.0},
-    "agreement with confident classes alone": {"gate": 0.95, "consistency_sharpening": 0.0},
-    "agreement counts a third": {"consistency": 1.0},
-    "agreement of half as many images": {"consistency_batch": 128},
-    "strong views in milder colours": {"strong_colors": 0.4},
-    "strong views in the same colours": {"strong_colors": 0.0},
-    "no images mixed": {"mix": 0.0},
-    "all images mixed": {"mix": 1.0},
+    "no agreement of views": {"consistency.weight": 0.0},
+    "agreement with confident classes alone": {
+        "consistency.confidence_threshold": 0.95,
+        "consistency.temperature": 0.0,
+    },
+    "agreement counts a third": {"consistency.weight": 1.0},
+    "agreement of half as many images": {"consistency.batch_size": 128},
+    "strong views in milder colours": {"data.color_jitter": 0.4},
+    "strong views in the same colours": {"data.color_jitter": 0.0},
+    "no images mixed": {"data.mixup_probability": 0.0},
+    "all images mixed": {"data.mixup_probability": 1.0},
     "images with pseudo-labels not mixed": {"mixed": "labeled"},
-    "not mixed and sharpened less": {"mixed": "labeled", "sharpening": 0.9},
-    "not mixed and not sharpened": {"mixed": "labeled", "sharpening": 1.0},
-    "true labels as they come": {"labeled_share": 0.0},
-    "half of a batch with true labels": {"labeled_share": 0.5},
-    "no labels wait": {"held_back": 0.0},
-    "pseudo-labels not sharpened": {"sharpening": 1.0},
-    "pseudo-labels sharpened more": {"sharpening": 0.6},
-    "hard pseudo-labels": {"pseudo_labels": "hard"},
-    "no pseudo-labels": {"pseudo_labels": "none"},
-    "the most confident of all classes": {"selection": "all"},
-    "of all classes and sharpened more": {"selection": "all", "sharpening": 0.6},
+    "not mixed and sharpened less": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 0.9},
+    "not mixed and not sharpened": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 1.0},
+    "true labels as they come": {"curriculum.labeled_batch_fraction": 0.0},
+    "half of a batch with true labels": {"curriculum.labeled_batch_fraction": 0.5},
+    "no labels wait": {"curriculum.calibration_holdout": 0.0},
+    "pseudo-labels not sharpened": {"curriculum.pseudo_label_temperature": 1.0},
+    "pseudo-labels sharpened more": {"curriculum.pseudo_label_temperature": 0.6},
+    "hard pseudo-labels": {"curriculum.pseudo_labels": "hard"},
+    "no pseudo-labels": {"curriculum.pseudo_labels": "none"},
+    "the most confident of all classes": {"curriculum.selection": "all"},
+    "of all classes and sharpened more": {"curriculum.selection": "all", "curriculum.pseudo_label_temperature": 0.6},
     "twice as many steps of half the length": {
-        "steps": lambda base: 2 * base.curriculum.steps,
-        "step_epochs": lambda base: base.curriculum.epochs // 2,
+        "curriculum.steps": lambda base: 2 * base.curriculum.steps,
+        "curriculum.epochs": lambda base: base.curriculum.epochs // 2,
     },
-    "steps twice as long": {"step_epochs": lambda base: 2 * base.curriculum.epochs},
-    "initial training twice as long": {"epochs": lambda base: 2 * base.optim.epochs},
+    "steps twice as long": {"curriculum.epochs": lambda base: 2 * base.curriculum.epochs},
+    "initial training twice as long": {"optim.epochs": lambda base: 2 * base.optim.epochs},
     "as long as the preset": {name: PRESETS["best"][name] for name in SHORT},
-    "no augmentation": {"augment": "none"},
-    "shifts of two pixels": {"max_shift": 2},
+    "no augmentation": {"data.augment": "none"},
+    "shifts of two pixels": {"data.max_shift": 2},
     "half of the images seen strongly": {"strong": 0.5},
-    "no average of the weights": {"weight_average": 0.0},
-    "a rate that falls": {"final_rate": 0.1},
-    "no warm-up": {"warm_up": 0},
-    "gradients not clipped": {"gradient_clip": 0.0},
-    "energies count five times": {"density_weight": 1.0, "energy_penalty": 0.5},
+    "no average of the weights": {"optim.ema_decay": 0.0},
+    "a rate that falls": {"optim.final_lr_factor": 0.1},
+    "no warm-up": {"optim.warmup_updates": 0},
+    "gradients not clipped": {"optim.gradient_clip": 0.0},
+    "energies count five times": {"energy.weight": 1.0, "energy.penalty": 0.5},
     "energies do not count": {
-        "density_weight": 0.0,
-        "energy_penalty": 0.0,
-        "coupling_weight": 0.0,
-        "guard_gap": 1e9,  # what nothing holds may go where it likes, and is no divergence
+        "energy.weight": 0.0,
+        "energy.penalty": 0.0,
+        "energy.coupling_weight": 0.0,
+        "divergence.max_energy_gap": 1e9,  # what nothing holds may go where it likes, and is no divergence
     },
-    "energies around 0": {"energy_center": 0.0},
-    "energies around 2": {"energy_center": 2.0},
-    "1 sampling step": {"sgld_steps": 1},
-    "20 sampling steps": {"sgld_steps": 20},
-    "ten times the coupling": {"coupling_weight": 0.01},
+    "energies around 0": {"energy.center": 0.0},
+    "energies around 2": {"energy.center": 2.0},
+    "1 sampling step": {"sgld.steps": 1},
+    "20 sampling steps": {"sgld.steps": 20},
+    "ten times the coupling": {"energy.coupling_weight": 0.01},
     "the classifier alone": {"method": "curriculum-labeling"},
+    "no energy model": {"method": "ebpl-without-energy"},
 }
-"""Names and changes, some of which are told by the settings that they change. The last is the baseline, with all that
-helps in it."""
+"""Names and changes, some of which depend on the settings that they change. The last two are classifiers with all that
+helps in them: the baseline, which starts every step with fresh weights, and EBPL without its energy model."""
 Rows = list[list[str]]
 
 
-def base(**changes: Any) -> Settings:
+def base(changes: Mapping[str, Any] | None = None) -> Settings:
     """What the variants are variants of: the preset `best` on the short schedule, with changes."""
-    return preset("best", **{**SHORT, **changes})
+    return preset("best", SHORT).changed(changes)
 
 
-def varied(settings: Settings, name: str, **more: Any) -> Settings:
-    """The settings with what a variant changes, and more."""
+def cell_of(data: str, settings: Settings, name: str, seed: int) -> Cell:
+    """The cell of a variant of these settings.
+
+    Settings that this version no longer has are kept beside the others, so that records of such a variant are found.
+    """
     changes = {key: value(settings) if callable(value) else value for key, value in VARIANTS[name].items()}
-    return settings.changed(**{**more, **changes})
+    gone = {key: changes.pop(key) for key in list(changes) if key in RETIRED}
+    return Cell(data, settings.changed(changes, seed=seed), tuple(sorted(gone.items())))
 
 
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
-    """A line for each dataset and variant that was measured: the last weights' measures, no validation label used."""
-    from experiments.cells import found
-    from experiments.table import METRICS, averaged
-
-    results: dict[tuple[str, str], list[dict[str, float]]] = {}
+    """A line for each dataset and variant that was measured: metrics of the last weights, no validation label used."""
+    results: dict[tuple[str, str], list[Record]] = {}
     for cell, record in found(cells, records):
-        if last := record["result"].get("last"):
-            results.setdefault((cell.data, name_of(cell, settings)), []).append(last["metrics"])
-    lines = [["data", "variant", "n", *METRICS.values(), "accuracy, above or below it"]]
-    for (data, variant), measured in results.items():
-        values = averaged(measured)
-        shown = [str(values[key]) for key in METRICS]
+        if record["result"].get("last"):
+            results.setdefault((cell.data, name_of(cell, settings)), []).append(record)
+    lines = [["data", "variant", "n", *map(title_of, PAPER_METRICS), "accuracy, above or below it"]]
+    for (data, variant), own in results.items():
+        values = averaged(_measured(own))
+        shown = [str(values[key]) for key in PAPER_METRICS]
         whole = results.get((data, AS_IT_IS), [])
-        lines.append([data, variant, str(len(measured)), *shown, _difference(measured, whole)])
+        lines.append([data, variant, count(len(own), sum(map(recovered, own))), *shown, _difference(own, whole)])
     return lines
 
 
-def _difference(measured: Sequence[dict[str, float]], whole: Sequence[dict[str, float]]) -> str:
+def _measured(records: Sequence[Record]) -> list[dict[str, float]]:
+    return [record["result"]["last"]["metrics"] for record in records]
+
+
+def _difference(own: Sequence[Record], whole: Sequence[Record]) -> str:
     """How much more accurate a variant is than the preset, if both have the same number of seeds."""
-    if measured is whole or len(measured) != len(whole):
+    if own is whole or len(own) != len(whole):
         return ""
-    mean = sum(one["accuracy"] - other["accuracy"] for one, other in zip(measured, whole, strict=True)) / len(whole)
+    pairs = zip(_measured(own), _measured(whole), strict=True)
+    mean = sum(one["accuracy"] - other["accuracy"] for one, other in pairs) / len(whole)
     return f"{100 * mean:+.1f}"
 
 
@@ -130,18 +141,14 @@ def name_of(cell: Cell, base: Settings) -> str:
 @cache
 def _names(base: Settings, data: str, seed: int) -> dict[Cell, str]:
     """The variants by their cells; of two that are the same on these data, the first gives the name."""
-    from experiments.cells import Cell
-
     names: dict[Cell, str] = {}
     for name in VARIANTS:
-        names.setdefault(Cell(data, varied(base, name, seed=seed)), name)
+        names.setdefault(cell_of(data, base, name, seed), name)
     return names
 
 
 def overview(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:
     """For each dataset and variant how many seeds are there, and which are missing."""
-    from experiments.output import seeds_there
-
     return seeds_there(["data", "variant"], cells, records, lambda cell: (cell.data, name_of(cell, settings)))
 
 

@@ -1,7 +1,7 @@
 """The cells of an experiment over a Ray cluster: one task for all forms of a seed, which share their initial training.
 
-Records come back to the process that asked and go into its ledger; a task whose worker is lost runs again elsewhere,
-and goes on where it was if it finds its run directory.
+Records come back to the process that asked for them; a task whose worker is lost runs again elsewhere, and continues
+where it was if it finds its run directory. Every machine needs this checkout at the same path.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from ebpl.errors import UsageError
 from ebpl.terminal import Progress, Silent
-from experiments import ledger
-from experiments.cells import Cell
+from experiments.grid import Cell
 from experiments.reproduce import Reproduction
+from experiments.results_store import Record, load
 
 RETRIES = 5
 
@@ -33,7 +33,8 @@ def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) ->
             gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
         task = ray.remote(max_retries=RETRIES, num_gpus=gpus)(run_family)
         waiting = {}
-        for family in families(work.missing()):
+        work.leave_out_retired()
+        for family in families([cell for cell in work.missing() if not cell.retired]):
             waiting[task.remote(family, str(work.data_dir) if work.data_dir else None, str(work.runs))] = family
         done = 0
         work.say(f"{len(waiting)} tasks for {len(work.missing())} missing cells")
@@ -64,13 +65,13 @@ def families(cells: Sequence[Cell]) -> list[list[Cell]]:
     return list(found.values())
 
 
-def run_family(cells: list[Cell], data_dir: str | None, runs: str) -> tuple[list[ledger.Record], dict[Cell, str]]:
+def run_family(cells: list[Cell], data_dir: str | None, runs: str) -> tuple[list[Record], dict[Cell, str]]:
     """One task: train these cells here; returns their records, and the reasons of those that failed."""
     with tempfile.TemporaryDirectory() as folder:
         where = Path(data_dir) if data_dir else None
         work = Reproduction(cells, Path(folder), Path(runs), _silent, lambda _: None, where)
         work.run()
-        return ledger.load(Path(folder)), work.failures
+        return load(Path(folder)), work.failures
 
 
 @contextlib.contextmanager

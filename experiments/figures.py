@@ -1,4 +1,4 @@
-"""The paper's figures from the ledger, as PNG and SVG."""
+"""The paper's figures from the records, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -19,44 +19,59 @@ from matplotlib.ticker import MaxNLocator
 
 from ebpl.data.dataset import ImageSet
 from ebpl.io import write_bytes
-from ebpl.methods import METHODS
+from ebpl.methods import get_method
 from ebpl.metrics import spread
 from ebpl.training.relabel import phases
-from experiments.cells import FEW_LABELS, PSEUDO_LABELS, Found
-from experiments.ledger import details, digest
-from experiments.table import METRICS
+from experiments.grid import FEW_LABELS, PAPER_METHODS, PSEUDO_LABELS, Found, forms, methods_of
+from experiments.results_store import Record, details, digest, recovered
+from experiments.table import count, title_of
 
 COLORS = {"curriculum-labeling": "#c2693c", "ebpl": "#3b6fb6"}
+MORE_COLORS = ("#4f9d69", "#8d6fb0", "#b8a13a", "#7f7f7f", "#c05a8e")
+"""Of methods that are not the paper's."""
 LINES = {"none": ":", "hard": "--", "soft": "-"}
 
 
-def _style(method: str, kind: str) -> dict[str, Any]:
-    return {"color": COLORS[method], "linestyle": LINES[kind], "marker": "o", "capsize": 3}
+def _style(method: str, kind: str, place: int) -> dict[str, Any]:
+    """How a method that stands at this place among those shown is drawn."""
+    color = COLORS.get(method, MORE_COLORS[place % len(MORE_COLORS)])
+    return {"color": color, "linestyle": LINES[kind], "marker": "o", "capsize": 3}
+
+
+def _methods(pairs: Found, data: str) -> list[str]:
+    """The methods of which there is something to draw for these data."""
+    return methods_of([cell for cell, _ in pairs if cell.data == data])
+
+
+def _of(pairs: Found, data: str, method: str, kind: str) -> list[Record]:
+    """The records of one dataset, method and form of pseudo-labels."""
+    wanted = (data, method, kind)
+    return [
+        record
+        for cell, record in pairs
+        if (cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels) == wanted
+    ]
 
 
 def labels_curve(data: str, pairs: Found, _: ImageSet | None) -> Any:
-    """Accuracy and ECE against the number of labels a class; a line for each method and form of pseudo-labels."""
+    """Accuracy and ECE against the number of labels per class; a line for each method and form of pseudo-labels."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
-    for method in reversed(METHODS):
-        for kind in PSEUDO_LABELS:
+    for place, method in enumerate(_methods(pairs, data)):
+        for kind in forms(method):
             points = []
             for few in FEW_LABELS:
-                metrics = [
-                    record["result"]["metrics"]
-                    for cell, record in pairs
-                    if (cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels) == (data, method, kind)
-                    and cell.settings.data.labels_per_class == few
-                ]
+                own = [pair for pair in pairs if pair[0].settings.data.labels_per_class == few]
+                metrics = [record["result"]["metrics"] for record in _of(own, data, method, kind)]
                 if metrics:
                     points.append((few, spread(metrics)))
             for axis, name in zip(axes, ("accuracy", "ece"), strict=True):
                 if points:
                     x = [few for few, _ in points]
                     y, deviation = ([100 * values[name][i] for _, values in points] for i in (0, 1))
-                    label = f"{METHODS[method].title}, {kind}"
-                    axis.errorbar(x, y, deviation, label=label, **_style(method, kind))
+                    label = f"{get_method(method).title}, {kind}"
+                    axis.errorbar(x, y, deviation, label=label, **_style(method, kind, place))
     for axis, title in zip(axes, ("accuracy %", "ECE %"), strict=True):
-        axis.set(xlabel="labels a class", ylabel=title, xticks=FEW_LABELS)
+        axis.set(xlabel="labels per class", ylabel=title, xticks=FEW_LABELS)
         axis.set_ylim(bottom=0)
     axes[0].legend(fontsize=8, frameon=False)
     figure.suptitle(data)
@@ -65,23 +80,21 @@ def labels_curve(data: str, pairs: Found, _: ImageSet | None) -> Any:
 
 def reliability(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """Accuracy in each bin of confidence for each method and form, over the images of all seeds together."""
-    figure, axes = plt.subplots(2, 3, figsize=(9, 6.4), sharex=True, sharey=True)
-    for line, method in zip(axes, reversed(METHODS), strict=True):
+    methods = list(dict.fromkeys([*PAPER_METHODS, *_methods(pairs, data)]))
+    size = (9, 3.2 * len(methods))
+    figure, axes = plt.subplots(len(methods), 3, figsize=size, sharex=True, sharey=True)
+    for line, method in zip(axes, methods, strict=True):
         for axis, kind in zip(line, PSEUDO_LABELS, strict=True):
-            chosen = [
-                record["result"]
-                for cell, record in pairs
-                if (cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels) == (data, method, kind)
-            ]
-            _bins(axis, chosen)
-            title = f"{METHODS[method].title}, {kind}"
+            chosen = _of(pairs, data, method, kind)
+            _bins(axis, [record["result"] for record in chosen])
+            title = f"{get_method(method).title}, {kind}"
             if chosen:
-                ece = spread([result["metrics"] for result in chosen])["ece"][0]
-                title += f"\nECE {100 * ece:.1f} % (n = {len(chosen)})"
+                ece = spread([record["result"]["metrics"] for record in chosen])["ece"][0]
+                title += f"\nECE {100 * ece:.1f} % (n = {count(len(chosen), sum(map(recovered, chosen)))})"
             axis.set_title(title, fontsize=10)
             axis.plot([0, 1], [0, 1], "--", color="#222222", linewidth=1)
             axis.set(xlim=(0, 1), ylim=(0, 1))
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("confidence")
     for axis in axes[:, 0]:
         axis.set_ylabel("accuracy")
@@ -111,13 +124,9 @@ def _bins(axis: Any, results: Sequence[dict[str, Any]]) -> None:
 def pseudo_label_accuracy(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """The share of right pseudo-labels at each step, for each method and form."""
     figure, axis = plt.subplots(figsize=(5, 3.8))
-    for method in reversed(METHODS):
+    for place, method in enumerate(_methods(pairs, data)):
         for kind in ("hard", "soft"):
-            chosen = [
-                record["result"].get("pseudo_labels") or []
-                for cell, record in pairs
-                if (cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels) == (data, method, kind)
-            ]
+            chosen = [record["result"].get("pseudo_labels") or [] for record in _of(pairs, data, method, kind)]
             by_step = [
                 {str(step["step"]): step["accuracy"] for step in steps if step["accuracy"] is not None}
                 for steps in chosen
@@ -126,8 +135,8 @@ def pseudo_label_accuracy(data: str, pairs: Found, _: ImageSet | None) -> Any:
             if by_step and all(each.keys() == by_step[0].keys() for each in by_step):
                 values = spread(by_step)
                 y, deviation = ([100 * value[i] for value in values.values()] for i in (0, 1))
-                label = f"{METHODS[method].title}, {kind}"
-                axis.errorbar([int(step) for step in values], y, deviation, label=label, **_style(method, kind))
+                label = f"{get_method(method).title}, {kind}"
+                axis.errorbar([int(step) for step in values], y, deviation, label=label, **_style(method, kind, place))
     if not axis.has_data():
         plt.close(figure)
         return None
@@ -151,7 +160,7 @@ def training_curves(data: str, pairs: Found, _: ImageSet | None) -> Any:
             axis.plot(range(1, len(values) + 1), values, label=f"seed {settings.seed}", linewidth=1.4)
         for epoch in begun:
             axis.axvline(epoch, color="#bbbbbb", linewidth=0.8, linestyle="--", zorder=0)
-        axis.set(xlabel="epoch (dashed: a step begins)", ylabel=METRICS[name])
+        axis.set(xlabel="epoch (dashed: a step begins)", ylabel=title_of(name))
     axes[1].set_ylim(bottom=0)
     axes[0].legend(fontsize=8, frameon=False)
     figure.suptitle(data)
@@ -167,7 +176,9 @@ def samples(data: str, pairs: Found, _: ImageSet | None) -> Any:
             figure, axes = plt.subplots(side, side, figsize=(4.5, 4.8))
             for axis, image in zip(axes.flat, drawn, strict=False):
                 _picture(axis, image)
-            figure.suptitle(f"{data}: samples, {cell.settings.curriculum.pseudo_labels}, seed {cell.settings.seed}", fontsize=10)
+            figure.suptitle(
+                f"{data}: samples, {cell.settings.curriculum.pseudo_labels}, seed {cell.settings.seed}", fontsize=10
+            )
             return figure
     return None
 
@@ -190,7 +201,7 @@ def misclassified(data: str, pairs: Found, images: ImageSet | None) -> Any:
     for axis, i in zip(axes.flat, surest, strict=False):
         _picture(axis, images.test.pixels[i])
         said = [
-            f"{METHODS[method].title}: {100 * found['test_confidences'][i]:.0f} % "
+            f"{get_method(method).title}: {100 * found['test_confidences'][i]:.0f} % "
             f"({_short(images.classes[int(found['test_labels'][i])])})"
             for method, found in both.items()
         ]
@@ -225,7 +236,7 @@ def first_selection(data: str, pairs: Found, images: ImageSet | None) -> Any:
         axis.scatter(*places[~inside].T, s=3, c="#e4e4e4")
         axis.scatter(*places[inside].T, s=6, c=colors(given[inside] % 20))
         right = np.mean(given[inside] == truth[inside])
-        axis.set_title(f"{METHODS[method].title}, first selection: {100 * right:.0f} % right")
+        axis.set_title(f"{get_method(method).title}, first selection: {100 * right:.0f} % right")
     for axis in axes:
         axis.set(xticks=[], yticks=[])
     figure.suptitle(f"{data}: t-SNE of {len(shown)} training images")
@@ -237,14 +248,18 @@ def _some(index: Any, numbers: Any, most: int = 1000) -> Any:
 
 
 def _both(data: str, pairs: Found, needed: str) -> dict[str, dict[str, Any]] | None:
-    """The details of both methods with the same form of pseudo-labels, soft ones rather than hard ones or none."""
+    """The details of the paper's two methods with the same pseudo-labels: soft ones rather than hard ones or none."""
     for kind in reversed(PSEUDO_LABELS):
         found: dict[str, dict[str, Any]] = {}
         for cell, record in pairs:
-            if cell.data == data and cell.settings.curriculum.pseudo_labels == kind and needed in (arrays := details(record)):
+            if (
+                cell.data == data
+                and cell.settings.curriculum.pseudo_labels == kind
+                and needed in (arrays := details(record))
+            ):
                 found.setdefault(cell.settings.method, arrays)
-        if len(found) == len(METHODS):
-            return {method: found[method] for method in reversed(METHODS)}
+        if all(method in found for method in PAPER_METHODS):
+            return {method: found[method] for method in PAPER_METHODS}
     return None
 
 
@@ -281,7 +296,7 @@ def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], Im
         source = digest([record for cell, record in pairs if cell.data == data])
         for name, make in FIGURES[experiment].items():
             figure = make(data, pairs, images(data))
-            if figure is None:  # nothing in the ledger to draw it from
+            if figure is None:  # no record to draw it from
                 continue
             figure.tight_layout()
             for kind in ("png", "svg"):

@@ -1,8 +1,9 @@
-"""Tables and figures of an experiment, made from the ledger alone."""
+"""Tables and figures of an experiment, made from the records alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -10,13 +11,11 @@ from ebpl.config import Settings
 from ebpl.data import load
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import EbplError
+from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
-from ebpl.methods import METHODS
-from ebpl.reporting.model_card import markdown_table
-from ebpl.rng import seeds_in_words
 from experiments import ablation, selection, table
-from experiments.cells import Cell, found
-from experiments.ledger import Record
+from experiments.grid import Cell, found, methods_of
+from experiments.results_store import Record
 
 SELECTIONS = {
     "chosen": "Weights chosen by validation accuracy, as in the paper (30 % of the training images, with labels)",
@@ -36,32 +35,48 @@ def write(
     records: Sequence[Record],
     settings: Settings,
     data_dir: Path | None = None,
+    metrics: Sequence[str] = table.PAPER_METRICS,
 ) -> list[Path]:
     """Write everything there is to an experiment into the folder; returns the paths.
 
-    Figures that show images of a dataset are left out where it is not on this machine.
+    Figures that show images of a dataset are left out where it is not on this machine, and all where matplotlib is not.
     """
-    from experiments.figures import draw
-
-    pages = {}
-    if experiment == "table1":
-        pages = tables(cells, records)
-    elif experiment == "best":
-        pages = {"best.md": f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{past_the_paper(cells, records)}\n"}
-    elif experiment == "ablation":
-        lines = ablation.rows(cells, records, settings)
-        pages = {"ablation.md": f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n"}
-    for name, text in pages.items():
+    made = pages(experiment, cells, records, settings, metrics)
+    for name, text in made.items():
         write_text(folder / name, text)
+    written = [folder / name for name in made]
+    try:
+        from experiments.figures import draw
+    except ImportError:
+        print("No figures are drawn: they need matplotlib (pip install 'ebpl[experiments]').", file=sys.stderr)
+        return written
 
     @cache
     def images(data: str) -> ImageSet | None:
         try:
-            return load(data, data_dir=data_dir)
+            return load(data, data_dir=data_dir, download=False)
         except EbplError:
             return None
 
-    return [folder / name for name in pages] + draw(folder, experiment, found(cells, records), images)
+    return written + draw(folder, experiment, found(cells, records), images)
+
+
+def pages(
+    experiment: str,
+    cells: Sequence[Cell],
+    records: Sequence[Record],
+    settings: Settings,
+    metrics: Sequence[str] = table.PAPER_METRICS,
+) -> dict[str, str]:
+    """The text of everything that is written about an experiment, by file name."""
+    if experiment == "table1":
+        return tables(cells, records, metrics)
+    if experiment == "best":
+        return {"best.md": f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{past_the_paper(cells, records)}\n"}
+    if experiment == "ablation":
+        lines = ablation.rows(cells, records, settings)
+        return {"ablation.md": f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n"}
+    return {}
 
 
 def past_the_paper(cells: Sequence[Cell], records: Sequence[Record]) -> str:
@@ -73,43 +88,24 @@ def _datasets(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(cell.data for cell in cells))
 
 
-def tables(cells: Sequence[Cell], records: Sequence[Record]) -> dict[str, str]:
+def tables(
+    cells: Sequence[Cell], records: Sequence[Record], metrics: Sequence[str] = table.PAPER_METRICS
+) -> dict[str, str]:
     """Table 1 in all its forms, by file name."""
-    datasets = _datasets(cells)
+    datasets, methods = _datasets(cells), methods_of(cells)
+    shown = {"methods": methods, "metrics": metrics}
     made, parts = {}, []
     for which, title in SELECTIONS.items():
         entries = table.measured(cells, records, which)
-        parts.append(f"## {title}\n\n{table.markdown(table.rows(datasets, entries))}\n")
-        made[f"table1-{which}.csv"] = table.as_csv(datasets, entries)
-        made[f"table1-{which}.tex"] = table.latex(table.rows(datasets, entries, (r"\textbf{", "}"))) + "\n"
-    distances = table.distances(datasets, table.measured(cells, records))
+        parts.append(f"## {title}\n\n{table.markdown(table.rows(datasets, entries, **shown))}\n")
+        made[f"table1-{which}.csv"] = table.as_csv(datasets, entries, **shown)
+        made[f"table1-{which}.tex"] = table.latex(table.rows(datasets, entries, (r"\textbf{", "}"), **shown)) + "\n"
+    distances = table.distances(datasets, table.measured(cells, records), **shown)
     parts.append(f"## Distance to the paper: ours minus its\n\n{table.markdown(distances)}\n")
     if moments := selection.rows(cells, records):
         parts.append(f"{SELECTING}\n\n{markdown_table(moments[0], moments[1:])}\n")
-    head = "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. Best in bold."
+    head = (
+        "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. "
+        f"Best in bold, where n is at least {table.LEAST_SEEDS}."
+    )
     return {"table1.md": "\n\n".join(["# Table 1", head, *parts]), **made}
-
-
-def overview(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
-    """For each dataset, method and form how many seeds are there, and which are missing."""
-
-    def told(cell: Cell) -> tuple[str, ...]:
-        few = str(cell.settings.data.labels_per_class or "paper's")
-        return cell.data, METHODS[cell.settings.method].title, cell.settings.curriculum.pseudo_labels, few
-
-    return seeds_there(["data", "method", "pseudo-labels", "labels"], cells, records, told)
-
-
-def seeds_there(
-    heads: Sequence[str], cells: Sequence[Cell], records: Sequence[Record], told: Callable[[Cell], tuple[str, ...]]
-) -> list[list[str]]:
-    """A line for all cells that are told alike: how many of their seeds are there, and which are missing."""
-    groups: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(told(cell), []).append(cell)
-    there = {cell for cell, _ in found(cells, records)}
-    lines = [[*heads, "seeds there", "missing"]]
-    for key, group in groups.items():
-        missing = [cell.settings.seed for cell in group if cell not in there]
-        lines.append([*key, str(len(group) - len(missing)), seeds_in_words(missing).replace("_", ", ")])
-    return lines

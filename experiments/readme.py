@@ -1,43 +1,54 @@
-"""The numbers in README.md, made from the ledger: `python -m experiments.readme` writes them anew.
+"""The numbers in README.md, made from the records: `python -m experiments.readme` writes them anew.
 
 Each table stands between two comments that name it; everything else in the file is left alone.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import DataError
+from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
-from ebpl.methods import METHODS
-from ebpl.reporting.model_card import markdown_table
+from ebpl.methods import get_method
 from experiments import table
-from experiments.cells import PSEUDO_LABELS, Cell, cells, found
-from experiments.ledger import GUARD, INCIDENTAL, Record, load
+from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
-from experiments.table import METRICS
-
-TITLES = {name: method.title for name, method in reversed(METHODS.items())}
+from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
+from experiments.table import PAPER_METRICS, title_of
 
 
 def comparison(records: Sequence[Record], data: str, pseudo_labels: str) -> str:
-    """Both methods side by side for each seed, as Markdown, with their cost and hardware below."""
-    chosen = [r for r in records if r["data"]["name"] == data and r["settings"]["pseudo_labels"] == pseudo_labels]
-    by_cell = {(r["settings"]["seed"], r["settings"]["method"]): r for r in chosen}
-    varied = {key for r in chosen for key, value in r["settings"].items() if value != chosen[0]["settings"].get(key)}
-    if len(by_cell) < len(chosen) or varied - {"seed", "method", *GUARD, *INCIDENTAL}:
-        raise DataError(f"The ledger's runs on {data} differ in {', '.join(sorted(varied))}; a table may not mix them.")
+    """The paper's two methods side by side for each seed, as Markdown, with their cost and hardware below."""
+    wanted = (data, pseudo_labels)
+    chosen = [
+        record
+        for record in records
+        if (record["data"]["name"], identity(record["settings"])["curriculum.pseudo_labels"]) == wanted
+        and record["settings"]["method"] in PAPER_METHODS
+    ]
+    by_cell = {(record["settings"]["seed"], record["settings"]["method"]): record for record in chosen}
+    different = _different([identity(record["settings"]) for record in chosen])
+    if len(by_cell) < len(chosen) or different - {"seed", "method", *DIVERGENCE}:
+        raise DataError(f"The runs on {data} differ in {', '.join(sorted(different))}; a table may not mix them.")
     seeds = sorted({seed for seed, _ in by_cell})
-    heads = [f"{title}, {name}" for title in TITLES.values() for name in METRICS.values()]
+    heads = [f"{get_method(name).title}, {title_of(metric)}" for name in PAPER_METHODS for metric in PAPER_METRICS]
     lines = []
     for seed in seeds:
-        cells = [_number(by_cell.get((seed, method)), key) for method in TITLES for key in METRICS]
-        lines.append([str(seed), *cells])
+        numbers = [_number(by_cell.get((seed, name)), metric) for name in PAPER_METHODS for metric in PAPER_METRICS]
+        lines.append([str(seed), *numbers])
     return f"{markdown_table(['seed', *heads], lines)}\n\n{_provenance(chosen)}"
+
+
+def _different(settings: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The settings in which some of these differ."""
+    return {name for each in settings for name, value in each.items() if value != settings[0].get(name)}
 
 
 def _number(record: Record | None, key: str) -> str:
@@ -49,8 +60,8 @@ def _provenance(records: Sequence[Record]) -> str:
     if not records:
         return "Not measured."
     parts = []
-    for method, title in TITLES.items():
-        own = [r for r in records if r["settings"]["method"] == method]
+    for method in dict.fromkeys([*PAPER_METHODS, *(r["settings"]["method"] for r in records)]):
+        own, title = [r for r in records if r["settings"]["method"] == method], get_method(method).title
         for shared in (False, True):
             seconds = [r["result"]["seconds"] for r in own if (_company(r) > 1) == shared]
             most = max((_company(r) for r in own), default=1)
@@ -58,16 +69,16 @@ def _provenance(records: Sequence[Record]) -> str:
             if seconds:
                 parts.append(f"{title} {min(seconds):.0f} to {max(seconds):.0f} s of training{together}")
     torch = sorted({r["environment"]["torch"] for r in records})
-    return f"({_network(records[0])}; {', '.join(parts)}; {_hardware(records)}; PyTorch {' and '.join(torch)}.)"
+    healed = sum(map(recovered, records))
+    if healed:
+        parts.append(f"{healed} run{'s' * (healed > 1)} recovered from divergence")
+    network = network_of(records[0]["settings"])
+    return f"({network}; {', '.join(parts)}; {_hardware(records)}; PyTorch {' and '.join(torch)}.)"
 
 
 def _company(record: Record) -> int:
     """How many runs shared the device, itself among them."""
     return int(record["environment"].get("runs_together", 1))
-
-
-def _network(record: Record) -> str:
-    return f"WRN-{record['settings']['depth']}-{record['settings']['width']}"
 
 
 def _hardware(records: Sequence[Record]) -> str:
@@ -79,10 +90,10 @@ SHOWN = ("blood", "fashion", "cifar10", "svhn", "organa", "organc", "organs", "o
 
 
 def table1(records: Sequence[Record]) -> str:
-    """The paper's table at a glance: both methods with the standard preset beside the paper's numbers."""
-    chosen = cells("table1", SHOWN, range(5), preset("standard"))
+    """The paper's table at a glance: the methods with the standard preset beside the paper's numbers."""
+    chosen = shown_cells("table1", SHOWN, range(5), preset("standard"), None, records)
     first, last = (table.measured(chosen, records, which) for which in ("chosen", "last"))
-    lines = table.summary(SHOWN, first, last)
+    lines = table.summary(SHOWN, first, last, methods_of(chosen))
     own = [record for _, record in found(chosen, records)]
     return f"{table.markdown(lines)}\n\n{_provenance(own)}"
 
@@ -97,6 +108,7 @@ def presets(records: Sequence[Record]) -> str:
     lines = []
     for name in PRESETS:
         settings = preset(name)
+        network = network_of(settings.to_dict())
         for data in ("blood", "cifar10", "digits"):
             wanted = [
                 Cell(data, settings.changed(seed=seed, pseudo_labels=kind))
@@ -108,9 +120,8 @@ def presets(records: Sequence[Record]) -> str:
                 minutes = fmean(record["result"]["seconds"] for record in own) / 60
                 runs = max(map(_company, own))
                 together = f"{runs} runs together" if runs > 1 else "one run"
-                lines.append([name, _network(own[0]), data, f"{minutes:.1f}", together, _hardware(own)])
+                lines.append([name, network, data, f"{minutes:.1f}", together, _hardware(own)])
         if not any(line[0] == name for line in lines):
-            network = f"WRN-{settings.model.depth}-{settings.model.width}"
             lines.append([name, network, "", "not measured", "", ""])
     return markdown_table(["preset", "network", "data", "minutes", "for", "on"], lines)
 
@@ -127,7 +138,7 @@ def between(text: str, begin: str, end: str, made: str) -> str:
     """The text with something else between two comments."""
     pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
     if not pattern.search(text):
-        raise DataError(f"There is no {begin} ... {end} in the README to put the tables into.")
+        raise DataError(f"There is no {begin} ... {end} to put a table into.")
     return pattern.sub(lambda _: f"{begin}\n{made}\n{end}", text)
 
 

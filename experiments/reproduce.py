@@ -1,4 +1,4 @@
-"""Run the cells that the ledger does not hold yet; whatever was interrupted goes on."""
+"""Train the cells that have no record yet; whatever was interrupted continues."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ebpl import api
 from ebpl.data import load
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import EbplError
-from ebpl.runs import SETTINGS, Run
+from ebpl.runs import Run
+from ebpl.runs.reader import SETTINGS
 from ebpl.terminal import Progress, Silent, duration
-from experiments import ledger
-from experiments.cells import Cell, found
+from experiments.grid import Cell, found
+from experiments.results_store import Record, name_of, record_of, save, without_details
+from experiments.results_store import load as load_records
 
 Bars = Callable[[list[str]], AbstractContextManager[Sequence[Progress]]]
 """Makes something that shows the progress of trainings with these labels."""
@@ -48,9 +50,17 @@ def clear_half(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def retired_reason(cell: Cell) -> str:
+    """Why a cell cannot be trained any more."""
+    settings = ", ".join(f"{name} = {value}" for name, value in cell.retired)
+    return (
+        f"it needs {settings}, which this version no longer has. Version 0.1 can train it; its records are still shown."
+    )
+
+
 @dataclass
 class Reproduction:
-    """Cells to run, where their records and run directories are, and how long it may take."""
+    """Cells to train, where their records and run directories are, and how long it may take."""
 
     cells: list[Cell]
     results: Path
@@ -61,7 +71,7 @@ class Reproduction:
     deadline: float = float("inf")
     """On the clock of `time.monotonic`; what runs then is stopped after saving its last epoch."""
     detailed: list[Cell] | None = None
-    """Whose records carry what single images and samples are drawn from, nine tenths of their size; None: all."""
+    """Whose records carry what single images and samples are drawn from; None: all."""
     failures: dict[Cell, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
@@ -70,11 +80,12 @@ class Reproduction:
         return self._missing(self.cells)
 
     def _missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        there = {cell for cell, _ in found(cells, ledger.load(self.results))}
+        there = {cell for cell, _ in found(cells, load_records(self.results))}
         return [cell for cell in cells if cell not in there]
 
     def run(self) -> bool:
-        """Run what is missing; False if the time was over before all was done."""
+        """Train what is missing; False if the time was over before all was done."""
+        self.leave_out_retired()
         self._tell()
         for data, family in self._families():
             if time.monotonic() >= self.deadline:
@@ -91,13 +102,20 @@ class Reproduction:
             self._train([cell for cell in family if cell != cell.trunk and cell not in self.failures], images)
         return not [cell for cell in self.missing() if cell not in self.failures]
 
+    def leave_out_retired(self) -> None:
+        """What needs settings of an older version cannot be trained, and does not keep the rest from being trained."""
+        for cell in self.missing():
+            if cell.retired:
+                self.failures[cell] = retired_reason(cell)
+                self.say(f"{cell} is left out: {self.failures[cell]}")
+
     def _families(self) -> Iterator[tuple[str, list[Cell]]]:
         """Missing cells of one dataset, method and number of labels together: all of their seeds share a GPU."""
 
         def family(cell: Cell) -> tuple[str, str, int]:
             return cell.data, cell.settings.method, cell.settings.data.labels_per_class or 0
 
-        for key, group in groupby(self.missing(), family):
+        for key, group in groupby([cell for cell in self.missing() if not cell.retired], family):
             yield key[0], list(group)
 
     def _wanted(self, trunk: Cell, family: Sequence[Cell], images: ImageSet) -> bool:
@@ -107,7 +125,7 @@ class Reproduction:
     def _run_of(self, cell: Cell, images: ImageSet) -> Path:
         """Where a cell is trained."""
         data = {"name": cell.data, "fingerprint": images.fingerprint()}
-        return self.runs / ledger.name_of({"data": data, "settings": cell.settings.to_dict()})
+        return self.runs / name_of({"data": data, "settings": cell.settings.to_dict()})
 
     def _train(self, cells: Sequence[Cell], images: ImageSet) -> None:
         """Train cells of one dataset side by side on a GPU, one after the other elsewhere; keep what is finished."""
@@ -118,22 +136,21 @@ class Reproduction:
         started = time.monotonic()
         with self.bars([str(cell) for cell in unfinished]) as bars:
             brief = [Brief(bar) for bar in bars]
-            errors = api.go_on(list(unfinished.values()), images, brief, self.deadline)
+            errors = api.resume_runs(list(unfinished.values()), images, brief, self.deadline)
         new = set(self._missing(cells))
         for cell, run in opened.items():
             if run.finished and cell in new:
-                self.keep(ledger.record_of(run))
+                self.keep(record_of(run))
             elif run.path in errors:
                 self.failures[cell] = str(errors[run.path])
                 self.say(f"{cell} failed: {errors[run.path]}")
         self.seconds += [(time.monotonic() - started) / len(unfinished)] * len(unfinished)
         self._tell()
 
-    def keep(self, record: ledger.Record) -> None:
-        """Put a record into the ledger."""
-        if self.detailed is not None and not any(cell.is_in(record) for cell in self.detailed):
-            record.pop("details", None)
-        ledger.save(record, self.results)
+    def keep(self, record: Record) -> None:
+        """Put a record beside the others."""
+        detailed = self.detailed is None or any(cell.is_in(record) for cell in self.detailed)
+        save(record if detailed else without_details(record), self.results)
 
     def _opened(self, cell: Cell, images: ImageSet) -> Run:
         """The cell's run: as it was left, branched from the one without pseudo-labels, or new."""

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from ebpl.config import Settings
-from ebpl.methods import METHODS
-from experiments.cells import PSEUDO_LABELS, Cell, found
-from experiments.ledger import Record
+from ebpl.config.compat import RETIRED
+from ebpl.methods import get_method
+from experiments.grid import PSEUDO_LABELS, Cell, found, methods_of
+from experiments.results_store import Record, recovered
+from experiments.table import count
 
 BY_LABELS = "best validation accuracy"
 
 
 def moments(record: Record) -> dict[str, int]:
     """Epochs, counted from 0, at which the weights may be taken; only the first one needs labels to be found."""
-    settings = Settings().changed(**record["settings"])
+    stored = {name: value for name, value in record["settings"].items() if name not in RETIRED}
+    settings = Settings().changed(stored)
     accuracy = record["result"]["curves"]["validation_accuracy"]
     ends = {"end of the initial training": settings.optim.epochs - 1}
     if settings.curriculum.pseudo_labels != "none":
@@ -29,14 +32,16 @@ def rows(cells: Sequence[Cell], records: Sequence[Record]) -> list[list[str]]:
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for cell, record in found(cells, records):
         if "validation_accuracy" in record["result"].get("curves", {}):
-            groups.setdefault((cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels), []).append(record)
+            key = (cell.data, cell.settings.method, cell.settings.curriculum.pseudo_labels)
+            groups.setdefault(key, []).append(record)
     lines = []
     for data in dict.fromkeys(key[0] for key in groups):
-        for method in reversed(METHODS):
+        for method in methods_of(cells):
             for kind in PSEUDO_LABELS[1:]:
                 if group := groups.get((data, method, kind)):
                     means = {name: _mean(group, name) for name in moments(group[0])}
-                    lines.append([data, METHODS[method].title, kind, str(len(group)), *means.values()])
+                    seeds = count(len(group), sum(map(recovered, group)))
+                    lines.append([data, get_method(method).title, kind, seeds, *means.values()])
                     heads = ["data", "method", "pseudo-labels", "n", *means]
     return [heads, *lines] if lines else []
 

@@ -1,84 +1,124 @@
-"""Table 1 from the ledger, beside the paper's own numbers: Markdown, CSV and LaTeX."""
+"""Table 1 from the records, beside the paper's own numbers: Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
-from ebpl.methods import METHODS
-from ebpl.metrics import spread
-from ebpl.reporting.model_card import markdown_table
-from experiments.cells import PAPER_DATASETS, PSEUDO_LABELS, Cell, found
-from experiments.ledger import Record
+from ebpl.errors import UsageError, did_you_mean
+from ebpl.inference.model_card import markdown_table
+from ebpl.methods import get_method
+from ebpl.metrics import METRICS, spread
+from experiments.grid import PAPER_DATASETS, PAPER_METHODS, PSEUDO_LABELS, Cell, forms, found
+from experiments.results_store import Record, recovered
 
-METRICS = {"accuracy": "accuracy %", "f_score": "F-score %", "ece": "ECE %"}
-NAMES = {"curriculum-labeling": "baseline", "ebpl": "ebpl"}
-"""Our methods as the file of the paper's numbers calls them."""
+PAPER_METRICS = ("accuracy", "f_score", "ece")
+SHORT_TITLES = {"f_score": "F-score", "ece": "ECE"}
+"""As the paper calls them."""
+PAPER_NAMES = {"baseline": "curriculum-labeling", "ebpl": "ebpl"}
+"""Methods as the file of the paper's numbers calls them, and as we do."""
 NOT_MEASURED = "not measured"
 NOT_IN_THE_PAPER = "not in the paper"
+LEAST_SEEDS = 3
+"""Of fewer seeds nothing is said to be the best."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Mean and standard deviation, in per cent, over so many seeds."""
+    """Mean and standard deviation over so many seeds, in per cent where the metric is a fraction.
 
-    mean: float
+    The mean is None where not all of the runs have the metric.
+    """
+
+    mean: float | None
     deviation: float
     seeds: int
+    recovered: int = 0
+    """How many of the runs recovered from a divergence."""
+    decimals: int = 1
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
+        if self.mean is None:
+            return "–"
+        shown = f"{self.mean:.{self.decimals}f}"
+        return f"{shown} ± {self.deviation:.{self.decimals}f}" if self.seeds > 1 else shown
 
 
-def averaged(all_seeds: Sequence[dict[str, float]]) -> dict[str, Entry]:
-    """Each measure, a share, in per cent over all seeds."""
-    return {
-        name: Entry(100 * mean, 100 * deviation, len(all_seeds))
-        for name, (mean, deviation) in spread(all_seeds).items()
-    }
+def count(seeds: int, recovered: int) -> str:
+    """How many runs are behind a number.
+
+    >>> count(5, 0), count(5, 1)
+    ('5', '5, 1 recovered')
+    """
+    return f"{seeds}, {recovered} recovered" if recovered else str(seeds)
+
+
+def averaged(all_seeds: Sequence[Mapping[str, float | None]], recovered: int = 0) -> dict[str, Entry]:
+    """Each metric over all seeds; one that is not a registered metric is taken for a fraction."""
+    found = spread([dict(each) for each in all_seeds])
+    entries = {}
+    for name in {**METRICS, **found}:
+        scale, decimals = (1, 3) if name in METRICS and not METRICS[name].percent else (100, 1)
+        mean, deviation = found.get(name, (None, 0.0))
+        scaled = None if mean is None else scale * mean
+        entries[name] = Entry(scaled, scale * deviation, len(all_seeds), recovered, decimals)
+    return entries
+
+
+def title_of(metric: str) -> str:
+    """A metric as the head of a column."""
+    if metric not in METRICS:
+        raise UsageError(f"There is no metric {metric!r}. {did_you_mean(metric, METRICS)}")
+    return SHORT_TITLES.get(metric, METRICS[metric].title) + (" %" if METRICS[metric].percent else "")
 
 
 Key = tuple[str, str, str, str]
 """Metric, method, form of the pseudo-labels, dataset."""
+Entries = dict[Key, Entry]
 
 
-def paper() -> dict[Key, Entry]:
+def paper() -> Entries:
     """The paper's Table 1, mean and standard deviation over five seeds."""
-    text = resources.files("ebpl.experiments").joinpath("paper_table1.csv").read_text(encoding="utf-8")
-    ours = {theirs: method for method, theirs in NAMES.items()}
+    text = Path(__file__).with_name("paper_table1.csv").read_text(encoding="utf-8")
     numbers = {}
     for row in csv.DictReader(io.StringIO(text)):
         for data in PAPER_DATASETS:
-            key = (row["metric"], ours[row["method"]], row["pseudo_label"], data)
+            key = (row["metric"], PAPER_NAMES[row["method"]], row["pseudo_label"], data)
             numbers[key] = Entry(float(row[data]), float(row[f"{data}_std"]), 5)
     return numbers
 
 
-def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "chosen") -> dict[Key, Entry]:
+def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "chosen") -> Entries:
     """Our numbers of these cells; `which`: the weights chosen by validation labels, or the `last` ones, without any."""
-    results: dict[tuple[str, str, str], list[dict[str, float]]] = {}
+    results: dict[tuple[str, str, str], list[tuple[dict[str, float | None], bool]]] = {}
     for cell, record in found(cells, records):
         result = record["result"] if which == "chosen" else record["result"].get("last")
         if result and result["metrics"]:
             key = (cell.settings.method, cell.settings.curriculum.pseudo_labels, cell.data)
-            results.setdefault(key, []).append(result["metrics"])
+            results.setdefault(key, []).append((result["metrics"], recovered(record)))
     entries = {}
-    for (method, kind, data), all_seeds in results.items():
-        for name, entry in averaged(all_seeds).items():
-            entries[name, method, kind, data] = entry
+    for (method, kind, data), runs in results.items():
+        own = averaged([metrics for metrics, _ in runs], sum(healed for _, healed in runs))
+        entries |= {(name, method, kind, data): entry for name, entry in own.items()}
     return entries
 
 
 Rows = list[list[str]]
 
 
-def rows(datasets: Sequence[str], entries: dict[Key, Entry], bold: tuple[str, str] = ("**", "**")) -> Rows:
+def rows(
+    datasets: Sequence[str],
+    entries: Entries,
+    bold: tuple[str, str] = ("**", "**"),
+    methods: Sequence[str] = PAPER_METHODS,
+    metrics: Sequence[str] = PAPER_METRICS,
+) -> Rows:
     """A line for each metric, method and form: ours, with the number of seeds, and the paper's in brackets.
 
-    The best of ours for each metric and dataset stands out.
+    The best of ours for each metric and dataset stands out, if it is of enough seeds.
     """
     theirs = paper()
 
@@ -86,92 +126,112 @@ def rows(datasets: Sequence[str], entries: dict[Key, Entry], bold: tuple[str, st
         own, other = entries.get(key), theirs.get(key)
         text = NOT_MEASURED
         if own:
-            best = own.mean == _best(entries, key[0], key[3])
+            best = own.seeds >= LEAST_SEEDS and own.mean is not None and own.mean == _best(entries, key[0], key[3])
             text = f"{bold[0]}{own}{bold[1]}" if best else str(own)
-            text = f"{text}, n = {own.seeds}"
+            text = f"{text}, n = {count(own.seeds, own.recovered)}"
         return text + (f" ({other})" if other else "")
 
-    return _lines(datasets, shown)
+    return _lines(datasets, methods, metrics, shown)
 
 
-def distances(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
+def distances(
+    datasets: Sequence[str],
+    entries: Entries,
+    methods: Sequence[str] = PAPER_METHODS,
+    metrics: Sequence[str] = PAPER_METRICS,
+) -> Rows:
     """A line for each metric, method and form: how far ours is above the paper's, in percentage points."""
     theirs = paper()
 
     def shown(key: Key) -> str:
         own, other = entries.get(key), theirs.get(key)
-        if other is None:
+        if other is None or other.mean is None:
             return NOT_IN_THE_PAPER
-        return f"{own.mean - other.mean:+.1f}" if own else NOT_MEASURED
+        return f"{own.mean - other.mean:+.1f}" if own and own.mean is not None else NOT_MEASURED
 
-    return _lines(datasets, shown)
+    return _lines(datasets, methods, metrics, shown)
 
 
-def _lines(datasets: Sequence[str], shown: Callable[[Key], str]) -> Rows:
+def _lines(
+    datasets: Sequence[str], methods: Sequence[str], metrics: Sequence[str], shown: Callable[[Key], str]
+) -> Rows:
     """A head, and a line for each metric, method and form."""
     lines = [["metric", "method", "pseudo-labels", *datasets]]
-    for metric, title in METRICS.items():
-        for method in reversed(METHODS):
-            for kind in PSEUDO_LABELS:
+    for metric in metrics:
+        for method in methods:
+            for kind in forms(method):
                 cells = [shown((metric, method, kind, data)) for data in datasets]
-                lines.append([title, METHODS[method].title, kind, *cells])
+                lines.append([title_of(metric), get_method(method).title, kind, *cells])
     return lines
 
 
-def summary(datasets: Sequence[str], chosen: dict[Key, Entry], last: dict[Key, Entry]) -> Rows:
-    """A line for each dataset and form: accuracy / F-score / ECE of both methods, ours and the paper's.
+def summary(datasets: Sequence[str], chosen: Entries, last: Entries, methods: Sequence[str] = PAPER_METHODS) -> Rows:
+    """A line for each dataset and form: accuracy / F-score / ECE of the methods, ours and the paper's.
 
-    Where EBPL is better than the baseline in all three it stands out.
+    Where EBPL is better than the baseline in all three, over enough seeds, it stands out.
     """
     theirs = paper()
+    others = [method for method in methods if method not in PAPER_METHODS]
     heads = ["data", "pseudo-labels", "n", "baseline", "EBPL", "EBPL, no validation labels"]
+    heads += [get_method(method).title for method in others]
     lines = [[*heads, "paper's baseline", "paper's EBPL"]]
     for data in datasets:
-        measured = any(key[3] == data for key in chosen)
-        for kind in PSEUDO_LABELS if measured else PSEUDO_LABELS[-1:]:
-            baseline, ebpl = (_triple(chosen, method, kind, data) for method in reversed(METHODS))
+        there = any(key[3] == data for key in chosen)
+        for kind in PSEUDO_LABELS if there else PSEUDO_LABELS[-1:]:
+            baseline, ebpl = (_triple(chosen, method, kind, data) for method in PAPER_METHODS)
             if _ahead(chosen, kind, data):
                 ebpl = f"**{ebpl}**"
-            others = [_triple(theirs, method, kind, data, NOT_IN_THE_PAPER) for method in reversed(METHODS)]
-            seeds = sorted({entry.seeds for key, entry in chosen.items() if key[2:] == (kind, data)})
-            count = " and ".join(map(str, seeds)) or "0"
-            lines.append([data, kind, count, baseline, ebpl, _triple(last, "ebpl", kind, data), *others])
+            more = [_triple(chosen, method, kind, data) for method in others]
+            papers = [_triple(theirs, method, kind, data, NOT_IN_THE_PAPER) for method in PAPER_METHODS]
+            own = [entry for key, entry in chosen.items() if key[0] == "accuracy" and key[2:] == (kind, data)]
+            seeds = " and ".join(map(str, sorted({entry.seeds for entry in own}))) or "0"
+            if healed := sum(entry.recovered for entry in own):
+                seeds = f"{seeds}, {healed} recovered"
+            lines.append([data, kind, seeds, baseline, ebpl, _triple(last, "ebpl", kind, data), *more, *papers])
     return lines
 
 
-def against_the_paper(datasets: Sequence[str], entries: dict[Key, Entry]) -> Rows:
-    """A line for each dataset: ours with soft pseudo-labels, and the best of the paper's EBPL in each measure.
+def against_the_paper(datasets: Sequence[str], entries: Entries) -> Rows:
+    """A line for each dataset: ours with soft pseudo-labels, and the best of the paper's EBPL in each metric.
 
     The paper's may be those of different forms of pseudo-labels.
     """
     theirs = {key: entry for key, entry in paper().items() if key[1] == "ebpl"}
     known = {key[3] for key in theirs}
-    lines = [["data", "n", *METRICS.values(), *(f"paper's best {title}" for title in METRICS.values())]]
+    titles = [title_of(metric) for metric in PAPER_METRICS]
+    lines = [["data", "n", *titles, *(f"paper's best {title}" for title in titles)]]
     for data in datasets:
-        own = [entries.get((metric, "ebpl", "soft", data)) for metric in METRICS]
-        others = [f"{_best(theirs, metric, data):.1f}" if data in known else NOT_IN_THE_PAPER for metric in METRICS]
-        seeds = str(next((entry.seeds for entry in own if entry), 0))
+        own = [entries.get((metric, "ebpl", "soft", data)) for metric in PAPER_METRICS]
+        others = [
+            f"{_best(theirs, metric, data):.1f}" if data in known else NOT_IN_THE_PAPER for metric in PAPER_METRICS
+        ]
+        seeds = next((count(entry.seeds, entry.recovered) for entry in own if entry), "0")
         lines.append([data, seeds, *(str(entry or NOT_MEASURED) for entry in own), *others])
     return lines
 
 
-def _triple(entries: dict[Key, Entry], method: str, kind: str, data: str, missing: str = NOT_MEASURED) -> str:
-    values = [entries.get((metric, method, kind, data)) for metric in METRICS]
+def _triple(entries: Entries, method: str, kind: str, data: str, missing: str = NOT_MEASURED) -> str:
+    values = [entries.get((metric, method, kind, data)) for metric in PAPER_METRICS]
     return " / ".join(str(value) for value in values) if all(values) else missing
 
 
-def _ahead(entries: dict[Key, Entry], kind: str, data: str) -> bool:
-    """Whether EBPL is above the baseline in accuracy and F-score and below it in ECE."""
-    for metric in METRICS:
-        ebpl, other = (entries.get((metric, method, kind, data)) for method in METHODS)
-        if ebpl is None or other is None or (ebpl.mean < other.mean) != (metric == "ece"):
+def _ahead(entries: Entries, kind: str, data: str) -> bool:
+    """Whether EBPL is above the baseline in accuracy and F-score and below it in ECE, over enough seeds."""
+    for metric in PAPER_METRICS:
+        other, ebpl = (entries.get((metric, method, kind, data)) for method in PAPER_METHODS)
+        if ebpl is None or other is None or ebpl.mean is None or other.mean is None:
+            return False
+        if min(ebpl.seeds, other.seeds) < LEAST_SEEDS:
+            return False
+        if (ebpl.mean < other.mean) != METRICS[metric].lower_is_better:
             return False
     return True
 
 
-def _best(entries: dict[Key, Entry], metric: str, data: str) -> float:
-    values = [entry.mean for key, entry in entries.items() if key[0] == metric and key[3] == data]
-    return min(values) if metric == "ece" else max(values)
+def _best(entries: Entries, metric: str, data: str) -> float:
+    own = [entry.mean for key, entry in entries.items() if key[0] == metric and key[3] == data]
+    values = [mean for mean in own if mean is not None]
+    return min(values) if METRICS[metric].lower_is_better else max(values)
 
 
 def markdown(lines: Rows) -> str:
@@ -190,21 +250,30 @@ def latex(lines: Rows) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_")
+    return text.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
 
 
-def as_csv(datasets: Sequence[str], entries: dict[Key, Entry]) -> str:
+def as_csv(
+    datasets: Sequence[str],
+    entries: Entries,
+    methods: Sequence[str] = PAPER_METHODS,
+    metrics: Sequence[str] = PAPER_METRICS,
+) -> str:
     """A line for each number: ours and the paper's."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "method", "pseudo_labels", "dataset", "mean", "std", "seeds", "paper_mean", "paper_std"])
+    heads = ["metric", "method", "pseudo_labels", "dataset", "mean", "std", "seeds", "paper_mean", "paper_std"]
+    writer.writerow([*heads, "recovered"])
     theirs = paper()
-    for metric in METRICS:
-        for method in reversed(METHODS):
-            for kind in PSEUDO_LABELS:
+    for metric in metrics:
+        for method in methods:
+            for kind in forms(method):
                 for data in datasets:
                     key = (metric, method, kind, data)
                     own, other = entries.get(key), theirs.get(key)
-                    numbers = [f"{own.mean:.4f}", f"{own.deviation:.4f}", own.seeds] if own else ["", "", 0]
-                    writer.writerow([*key, *numbers, *([other.mean, other.deviation] if other else ["", ""])])
+                    numbers = ["", "", own.seeds if own else 0]
+                    if own and own.mean is not None:
+                        numbers = [f"{own.mean:.4f}", f"{own.deviation:.4f}", own.seeds]
+                    papers = [other.mean, other.deviation] if other else ["", ""]
+                    writer.writerow([*key, *numbers, *papers, own.recovered if own else 0])
     return text.getvalue()

@@ -9,6 +9,7 @@ import pytest
 import ebpl
 from ebpl.runs import Run
 from tests.helpers import CHROMIUM, blobs, quick
+from tests.named_runs import run_named as run_named
 
 
 @pytest.fixture(scope="session")

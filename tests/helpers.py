@@ -1,5 +1,7 @@
 """What several tests need: small data and quick settings."""
 
+from __future__ import annotations
+
 import csv
 import importlib.util
 import json
@@ -8,8 +10,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +23,12 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet, from_arrays
 
+if TYPE_CHECKING:
+    from ebpl.models import Architecture
+    from ebpl.training.callbacks import Callback
+    from ebpl.training.distributed import Ranks
+    from ebpl.training.trainer import Trainer
+
 CHROMIUM = shutil.which("chromium")
 NEEDS_BROWSER = [
     pytest.mark.browser,
@@ -29,12 +38,20 @@ NEEDS_BROWSER = [
     ),
 ]
 ROOT = Path(__file__).parent.parent
-QUICK = ["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "128", "--epochs", "2", "--step-epochs", "1"]
+_SHORT = {"sgld.steps": 2, "sgld.buffer_size": 128, "optim.epochs": 2, "curriculum.epochs": 1}
+
+
+def sets(settings: Mapping[str, object]) -> list[str]:
+    """Settings as words of the command line."""
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+QUICK = ["--preset", "quick", *sets(_SHORT)]
 
 
 def quick(**changes: object) -> Settings:
     """Settings that train in about a second on `blobs`."""
-    return preset("quick", **{"sgld_steps": 2, "buffer_size": 128, "epochs": 2, "step_epochs": 1, **changes})
+    return preset("quick", _SHORT).changed(changes)
 
 
 def blobs(count: int = 150, unlabeled: bool = True, classes: int = 3, seed: int = 0) -> ImageSet:
@@ -52,6 +69,39 @@ def blobs(count: int = 150, unlabeled: bool = True, classes: int = 3, seed: int 
         test_images=images[count - 30 :],
         test_labels=labels[count - 30 :],
         name="blobs",
+    )
+
+
+def architecture(
+    precision: str | None = "diagonal",
+    *,
+    depth: int = 10,
+    width: int = 1,
+    shape: tuple[int, ...] = (1, 8, 8),
+    classes: int = 3,
+) -> Architecture:
+    """A wide residual network with its heads, for `blobs` unless told otherwise."""
+    from ebpl.models import Architecture
+
+    return Architecture("wide_resnet", shape, classes, precision, {"depth": depth, "width": width})
+
+
+def trainer_of(
+    settings: Settings, data: ImageSet | None = None, *callbacks: Callback, ranks: Ranks | None = None
+) -> Trainer:
+    """A trainer as `ebpl.train` makes one, that tells these callbacks alone."""
+    from ebpl.methods import get_method
+    from ebpl.training.distributed import ALONE
+    from ebpl.training.trainer import Trainer
+
+    method = get_method(settings.method)
+    return Trainer(
+        settings,
+        data or blobs(),
+        method.terms,
+        reinitialise=method.reinitialise,
+        callbacks=callbacks,
+        ranks=ranks or ALONE,
     )
 
 

@@ -1,13 +1,18 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ebpl
+from ebpl import api
 from ebpl.errors import DataError, RunError, UsageError
+from ebpl.inference.evaluate import evaluation
+from ebpl.io import finite
 from ebpl.terminal import Silent
-from tests.helpers import blobs, quick
+from ebpl.training.distributed import Ranks
+from tests.helpers import blobs, quick, result
 
 
 def test_a_finished_run_is_resumed_as_it_is(run: ebpl.Run) -> None:
@@ -70,17 +75,21 @@ def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:
 
     ebpl.resume(run, data=blobs(), progress=Watch())
     assert torch.get_num_threads() == before
-    assert "The run was started with device cuda and goes on here with cpu." in seen or torch.cuda.is_available()
+    assert "The run was started with device cuda and continues here with cpu." in seen or torch.cuda.is_available()
 
 
 def test_seeds_that_make_no_sense_leave_no_folder_behind() -> None:
     for seeds, message in (([0, 0], "more than once"), ([], "at least one"), ([-1], "seed is -1")):
         with pytest.raises(UsageError, match=message):
-            ebpl.train_seeds(blobs(), seeds, quick(), run="seeds")
+            ebpl.train(blobs(), quick(), seeds=seeds, run="seeds")
     with pytest.raises(UsageError, match="not both"):
-        ebpl.train_seeds(blobs(), [0], quick(), run="seeds", seed=1)
+        ebpl.train(blobs(), quick(), seeds=[0], run="seeds", seed=1)
+    with pytest.raises(UsageError, match="not both"):
+        ebpl.train(blobs(), quick(), seeds=[0], run="seeds", set={"seed": 1})
+    with pytest.raises(UsageError, match="trained on one device"):
+        ebpl.train(blobs(), quick(), seeds=[0, 1], run="seeds", devices=2)
     with pytest.raises(DataError, match="labels per class"):
-        ebpl.train_seeds(blobs(), [0, 1], quick(labels_per_class=50), run="seeds")
+        ebpl.train(blobs(), quick(labels_per_class=50), seeds=[0, 1], run="seeds")
     assert not Path("seeds").exists()
 
 
@@ -95,21 +104,87 @@ def test_data_of_several_runs_is_loaded_once(monkeypatch: pytest.MonkeyPatch) ->
     load = ebpl.data.load
     monkeypatch.setattr("ebpl.api.load", counted)
     monkeypatch.setattr("ebpl.data.load", counted)
-    runs = ebpl.train_seeds("digits", range(3), settings, run="seeds")
+    runs = ebpl.train("digits", settings, seeds=range(3), run="seeds")
     assert len(loads) == 1
     for run in runs[:2]:
         (run.path / "test_metrics.json").unlink()
-    assert all(run.finished for run in ebpl.resume_all(runs))
+    assert all(run.finished for run in ebpl.resume(runs))
     assert len(loads) == 2
 
 
 def test_a_folder_of_seeds_is_resumed_as_it_is_named() -> None:
-    runs = ebpl.train_seeds(blobs(), "0-1", quick(epochs=1, pseudo_labels="none"), run="seeds")
+    runs = ebpl.train(blobs(), quick(epochs=1, pseudo_labels="none"), seeds="0-1", run="seeds")
     assert [run.path.name for run in runs] == ["seed-0", "seed-1"]
-    for named in ("seeds", Path("seeds"), [Path("seeds/seed-0"), "seeds/seed-1"], runs):
-        assert [run.path for run in ebpl.resume_all(named, data=blobs())] == [run.path for run in runs]
+    for named in ("seeds", Path("seeds"), [Path("seeds/seed-0"), "seeds/seed-1"], ["seeds"], runs):
+        assert [run.path for run in ebpl.resume(named, data=blobs())] == [run.path for run in runs]
+    assert ebpl.resume("seeds/seed-1").path == runs[1].path
+    assert [run.path for run in ebpl.resume([runs[1]])] == [runs[1].path], "a list is answered with a list"
     with pytest.raises(UsageError, match="must be several"):
-        ebpl.train_seeds(blobs(), 3, quick(), run="more")  # type: ignore[arg-type]
+        ebpl.train(blobs(), quick(), seeds=3, run="more")  # type: ignore[arg-type]
+
+
+def test_several_seeds_end_as_each_of_them_alone() -> None:
+    settings = quick(epochs=1, curriculum__steps=1)
+    together = ebpl.train(blobs(), settings, seeds=[3, 1], run="seeds")
+    assert [run.settings.seed for run in together] == [3, 1]
+    for run in together:
+        alone = ebpl.train(blobs(), settings, run=f"alone-{run.settings.seed}", seed=run.settings.seed)
+        assert result(run.path) == result(alone.path)
+
+
+def test_seeds_that_were_only_begun_are_resumed_by_their_folder_and_by_a_list() -> None:
+    settings = quick(epochs=1, curriculum__steps=1)
+    whole = [result(run.path) for run in ebpl.train(blobs(), settings, seeds="0-1", run="whole")]
+    for folder in ("by folder", "by list"):
+        begun = ebpl.Run.create_for_seeds(folder, settings, [0, 1], blobs(), {})
+        runs = ebpl.resume(folder if folder == "by folder" else begun, data=blobs())
+        assert [result(run.path) for run in runs] == whole
+
+
+HOLDOUT = {"curriculum.calibration_holdout": 0.4}
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, HOLDOUT, {"method": "curriculum-labeling"}], ids=str)
+def test_the_finished_model_is_evaluated_from_memory(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read from the disk")
+
+    for name, value in {"MIN_HOLDOUT": 1, "EVIDENCE": 0.0, "MAX_DRIFT": float("inf")}.items():
+        monkeypatch.setattr(f"ebpl.calibration.{name}", value)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ebpl.runs.load_model", "ebpl.models.weights.load_model", "safetensors.safe_open"):
+            patch.setattr(name, refused)
+        run = ebpl.train("digits", quick(epochs=1, curriculum__steps=2), set=changes, run="run")
+        with pytest.raises(AssertionError, match="read from the disk"):
+            run.load_model()
+    found = evaluation(run)
+    stored = run.metrics()
+    assert found["metrics"] == stored["metrics"] == ebpl.evaluate(run)
+    assert finite(found["reliability"]) == stored["reliability"]
+    assert found["chosen"] == stored["chosen"]
+    assert (changes == HOLDOUT) == (stored.get("check") is not None and stored["check"]["temperature"] != 1)
+    assert (stored["metrics"] != stored["last"]["metrics"]) == (stored["chosen"]["phase"] != "step 2 of 2")
+
+
+class Second(Ranks):
+    """A process that another one tells what it has done."""
+
+    @property
+    def is_first(self) -> bool:
+        return False
+
+    def first(self, work: Callable[[], object]) -> None:
+        return None
+
+
+def test_a_process_that_is_not_the_first_writes_nothing() -> None:
+    run = ebpl.Run.create("run", quick(epochs=1, curriculum__steps=1), blobs(), {}, processes=2)
+    before = {path: path.read_bytes() for path in run.path.rglob("*")}
+    for _ in api._training(run, blobs(), Silent(), Second()):
+        pass
+    assert {path: path.read_bytes() for path in run.path.rglob("*")} == before
 
 
 def test_lost_weights_are_written_anew_from_the_checkpoint() -> None:

@@ -9,24 +9,24 @@ from ebpl.errors import UsageError
 
 def test_the_cpu_computes_in_float32_and_a_gpu_in_bfloat16() -> None:
     settings = preset("standard")
-    assert choose_dtype(settings, torch.device("cpu")) == torch.float32
-    assert choose_dtype(settings, torch.device("cuda")) == torch.bfloat16
-    assert choose_dtype(settings.changed(runtime__dtype="float32"), torch.device("cuda")) == torch.float32
-    assert choose_dtype(settings.changed(runtime__dtype="bfloat16"), torch.device("cpu")) == torch.bfloat16
+    assert choose_dtype(settings.runtime, torch.device("cpu")) == torch.float32
+    assert choose_dtype(settings.runtime, torch.device("cuda")) == torch.bfloat16
+    assert choose_dtype(settings.changed(runtime__dtype="float32").runtime, torch.device("cuda")) == torch.float32
+    assert choose_dtype(settings.changed(runtime__dtype="bfloat16").runtime, torch.device("cpu")) == torch.bfloat16
 
 
 def test_the_device_asked_for_is_taken_or_refused() -> None:
-    assert choose_device(preset("standard", device="cpu")).type == "cpu"
+    assert choose_device(preset("standard", device="cpu").runtime).type == "cpu"
     if torch.cuda.is_available():
-        assert choose_device(preset("standard")).type == "cuda"
+        assert choose_device(preset("standard").runtime).type == "cuda"
     else:
-        assert choose_device(preset("standard")).type == "cpu"
+        assert choose_device(preset("standard").runtime).type == "cpu"
         with pytest.raises(UsageError, match="no GPU here"):
-            choose_device(preset("standard", device="cuda"))
+            choose_device(preset("standard", device="cuda").runtime)
 
 
 def test_the_environment_names_what_a_result_depends_on() -> None:
-    described = describe_environment(preset("quick", device="cpu"))
+    described = describe_environment(preset("quick", device="cpu").runtime)
     assert described.keys() >= {
         "ebpl",
         "python",
@@ -48,10 +48,11 @@ def test_the_number_of_threads_is_put_back() -> None:
 
 
 def test_the_commit_of_the_code_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EBPL_COMMIT", "abc")
-    devices._commit.cache_clear()
-    assert describe_environment(preset("quick"))["commit"] == "abc"
+    for given, told in (("abc", "abc-dirty"), (f"abc:{devices.source_digest()}", "abc"), ("abc:123", "abc-dirty")):
+        monkeypatch.setenv("EBPL_COMMIT", given)
+        devices._commit.cache_clear()
+        assert describe_environment(preset("quick").runtime)["commit"] == told
     monkeypatch.delenv("EBPL_COMMIT")
     devices._commit.cache_clear()
-    found = describe_environment(preset("quick"))["commit"]
+    found = describe_environment(preset("quick").runtime)["commit"]
     assert found is None or len(found) >= 7

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import pickle
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import joblib
@@ -18,20 +19,23 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 
 import ebpl
 from ebpl import EBPLClassifier
-from ebpl.config import Settings
+from ebpl.config import fields
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.estimator import _NAMED
+from ebpl.models.predictions import predict
 from tests.helpers import blobs
 
-TINY = {"preset": "quick", "sgld_steps": 1, "buffer_size": 128, "batch_size": 32}
-FEW = {"chains": 8, "epoch_updates": 15}
+SMALL = {"sgld.steps": 1, "sgld.buffer_size": 128}
+STEPS = {"curriculum.steps": 3, "curriculum.epochs": 1}
+FEW = {"sgld.chains": 8, "optim.updates_per_epoch": 15}
 MINUS_ONE = "labels of -1 and 1 are two classes there; here -1 means unlabelled, as in scikit-learn's own sklearn.semi_\
 supervised, which this check leaves out by name"
 
 
-def tiny(**parameters: object) -> EBPLClassifier:
+def tiny(settings: Mapping[str, object] = {}, **parameters: object) -> EBPLClassifier:
     """Trains in about a quarter of a second."""
-    return EBPLClassifier(**{**TINY, "epochs": 2, "pseudo_labels": "none", **parameters})
+    chosen = {"preset": "quick", "batch_size": 32, "epochs": 2, "pseudo_labels": "none", **parameters}
+    return EBPLClassifier(**chosen, settings={**SMALL, **settings})
 
 
 @parametrize_with_checks(
@@ -59,15 +63,15 @@ def labels() -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted(images: np.ndarray, labels: np.ndarray) -> EBPLClassifier:
     names = np.array(["bird", "cat", "dog", None], dtype=object)
-    return tiny(pseudo_labels="hard", curriculum__steps=3, curriculum__epochs=1).fit(images, names[labels])
+    return tiny(STEPS, pseudo_labels="hard").fit(images, names[labels])
 
 
 def test_it_is_the_training_of_the_command(images: np.ndarray, labels: np.ndarray) -> None:
-    settings = {**TINY, "epochs": 2, "pseudo_labels": "none", "seed": 3}
+    settings = {"batch_size": 32, "epochs": 2, "pseudo_labels": "none", "seed": 3}
     data = dataclasses.replace(blobs(), test=None, augment="none")
-    model, _ = ebpl.train(data, run="run", **settings).load_model()
+    model, _ = ebpl.train(data, preset="quick", set=SMALL, run="run", **settings).load_model()
     mine = tiny(random_state=3).fit(images, labels)
-    expected = ebpl.predict(model, data.train.pixels)
+    expected = predict(model, data.train.pixels)
     assert (mine.predict_proba(images) == expected.probabilities).all()
     assert (mine.energy(images) == expected.energies).all()
     assert (mine.predict(images) == expected.labels).all()
@@ -102,7 +106,9 @@ def test_colour_images_and_rows_of_them(labels: np.ndarray) -> None:
 
 def test_images_are_shifted_unless_they_are_small(labels: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
     for side, kind in ((12, "none"), (16, "shift")):
-        tiny(epochs=1, settings={"epoch_updates": 1}, verbose=True).fit(np.zeros((len(labels), side, side)), labels)
+        tiny(epochs=1, settings={"optim.updates_per_epoch": 1}, verbose=True).fit(
+            np.zeros((len(labels), side, side)), labels
+        )
         assert f"augmentation {kind}" in capsys.readouterr().err
 
 
@@ -117,7 +123,7 @@ def test_given_labels_never_change_and_the_others_are_predicted(
 
 
 def test_it_tells_the_step_in_which_an_image_was_first_labelled(images: np.ndarray, labels: np.ndarray) -> None:
-    model = tiny(pseudo_labels="hard", curriculum__steps=3, curriculum__epochs=1, run="kept").fit(images, labels)
+    model = tiny(STEPS, pseudo_labels="hard", run="kept").fit(images, labels)
     assert ((model.labeled_iter_ == 0) == (labels >= 0)).all()
     seen: set[int] = set()
     for step in (1, 2, 3):
@@ -188,13 +194,14 @@ def test_a_random_state_draws_a_seed_and_a_number_is_one(images: np.ndarray, lab
 
 
 def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray) -> None:
-    names = {field.name for field in dataclasses.fields(Settings)}
+    options = {setting.field.name for setting in fields().values() if setting.is_option}
     parameters = set(inspect.signature(EBPLClassifier).parameters)
-    assert set(_NAMED) <= names
-    assert parameters & names == {*_NAMED, "method", "device"}
-    model = tiny(epochs=1, method="curriculum-labeling", settings={"precision": "full"}).fit(images, labels)
+    assert parameters & options == {*_NAMED, "method", "device"}
+    assert options - parameters == {"labels_per_class", "seed"}, "given by y and by random_state"
+    matrix = {"model.precision_matrix": "full"}
+    model = tiny(matrix, epochs=1, method="curriculum-labeling").fit(images, labels)
     assert (model.settings_.method, model.settings_.model.precision_matrix) == ("curriculum-labeling", "full")
-    assert model.settings_.model.depth == ebpl.preset("quick").depth
+    assert model.settings_.model.depth == ebpl.preset("quick").model.depth
 
 
 @pytest.mark.parametrize(
@@ -202,7 +209,8 @@ def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray)
     [
         ({"settings": {"epochs": 3}}, "Give epochs to EBPLClassifier by name"),
         ({"settings": {"seed": 3}}, "Give random_state to EBPLClassifier by name"),
-        ({"settings": {"precison": "full"}}, "Did you mean precision"),
+        ({"settings": {"optim.epochs": 3}}, "Give epochs to EBPLClassifier by name"),
+        ({"settings": {"model.precison_matrix": "full"}}, r"Did you mean model\.precision_matrix"),
         ({"preset": "fast"}, "no preset 'fast'"),
         ({"method": "ebp"}, "Did you mean ebpl"),
         ({"random_state": -1}, "seed is -1"),

@@ -1,13 +1,19 @@
+import csv
 import json
 import math
 import resource
 import signal
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from ebpl.errors import WriteError
-from ebpl.io import write_json, write_text
+from ebpl import io as writing
+from ebpl.cli import main
+from ebpl.errors import UsageError, WriteError
+from ebpl.io import Row, is_number, is_text, is_whole, rows_into, write_json, write_text, wrong_entry
+from tests.helpers import class_folders, quick
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
@@ -35,3 +41,114 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"x": [math.nan, math.inf, 1.5], "y": (1, None)})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": [None, None, 1.5], "y": [1, None]}
+
+
+def rows(count: int = 25) -> list[Row]:
+    """Predictions for so many images, every fifth of which cannot be read, the first among them."""
+    made: list[Row] = []
+    for i in range(count):
+        row: Row = {"image": f"ü {i}.png", "label": None, "confidence": None, "energy": None, "outlier": None}
+        row |= {"p(a)": None, "p(<b>)": None, "problem": "the file is empty"}
+        if i % 5:
+            row |= {"label": "a" if i % 2 else None, "confidence": i / 26, "energy": -i * 1.25, "outlier": i % 3 == 0}
+            row |= {"p(a)": i / 26, "p(<b>)": 1 - i / 26, "problem": None}
+        made.append(row)
+    return made
+
+
+def write_all(target: str, made: Iterable[Row]) -> None:
+    with rows_into(target) as write:
+        for row in made:
+            write(row)
+
+
+def test_a_csv_has_nothing_where_there_is_nothing() -> None:
+    write_all("a.csv", rows())
+    with Path("a.csv").open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    assert list(read[0]) == list(rows()[0])
+    assert read[0] == dict.fromkeys(read[0], "") | {"image": "ü 0.png", "problem": "the file is empty"}
+    assert read[3]["outlier"] == "yes"
+    assert read[4]["outlier"] == "no"
+    assert read[4]["energy"] == "-5"
+    assert read[4]["confidence"] == f"{4 / 26:.6f}"
+
+
+def test_parquet_holds_the_same_with_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(writing, "CELLS", 40)  # so that there are several row groups
+    write_all("a.parquet", rows())
+    file = parquet.ParquetFile("a.parquet")
+    assert file.metadata.num_row_groups == 5
+    assert {name: str(kind) for name, kind in zip(file.schema_arrow.names, file.schema_arrow.types, strict=True)} == {
+        "image": "string", "label": "string", "confidence": "float", "energy": "float", "outlier": "bool",
+        "p(a)": "float", "p(<b>)": "float", "problem": "string",
+    }  # fmt: skip
+    for read, row in zip(file.read().to_pylist(), rows(), strict=True):
+        assert read == {
+            name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()
+        }
+    write_all("a.csv", rows())
+    with Path("a.csv").open(newline="", encoding="utf-8") as text:
+        assert next(csv.reader(text)) == file.schema_arrow.names
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_a_file_is_whole_or_not_there(name: str) -> None:
+    if name == "a.parquet":
+        pytest.importorskip("pyarrow")
+    with pytest.raises(ZeroDivisionError):
+        write_all(name, (row if row["image"] != "ü 7.png" else {"image": 1 / 0} for row in rows()))
+    assert not list(Path().iterdir())
+    Path("file").touch()
+    with pytest.raises(WriteError):
+        write_all(f"file/{name}", rows())
+
+
+def test_without_pyarrow_it_is_said_before_any_work(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    import ebpl
+
+    class_folders(Path("photos"))
+    ebpl.train("photos", quick(epochs=1, pseudo_labels="none"), run="run")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr("ebpl.inference.predict.predict_files", lambda *_: pytest.fail("there was work"))
+    assert main(["predict", "run", "photos", "--output", "a.parquet"]) == UsageError.exit_code
+    assert "pip install 'ebpl[parquet]'" in capsys.readouterr().err
+    assert not Path("a.parquet").exists()
+
+
+def test_predictions_in_parquet_are_those_in_csv() -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    import ebpl
+
+    class_folders(Path("photos"))
+    (Path("photos") / "unlabeled" / "empty.png").touch()
+    ebpl.train("photos", quick(epochs=1, pseudo_labels="none"), run="run", skip_unreadable=True)
+    for name in ("a.parquet", "a.csv"):
+        assert main(["predict", "run", "photos", "--output", name, "--abstain-below", "0.5"]) == 0
+    with Path("a.csv").open(newline="") as file:
+        expected = list(csv.DictReader(file))
+    for read, row in zip(parquet.read_table("a.parquet").to_pylist(), expected, strict=True):
+        for name, text in row.items():
+            if isinstance(read[name], float):
+                assert read[name] == pytest.approx(float(text), rel=1e-5, abs=1e-6)
+            else:
+                assert {None: "", True: "yes", False: "no"}.get(read[name], read[name]) == text
+
+
+def test_numbers_and_texts_are_what_they_are_called() -> None:
+    assert [is_whole(value) for value in (1, 0, True, 1.0, "1", None)] == [True, *[False] * 5]
+    assert [is_number(value) for value in (1, -0.5, True, float("nan"), float("inf"), "1")] == [
+        True,
+        True,
+        *[False] * 4,
+    ]
+    assert [is_text(value) for value in ("", "é 🐈", "half of it: \ud83d", b"a", None)] == [True, True, *[False] * 3]
+    assert wrong_entry({}, {"a": is_text}, {}) == "it has no a"
+    assert wrong_entry([], {}, {}) == "it is no object with names and values"
+    assert wrong_entry({"a": "x", "b": 1, "c": 2}, {"a": is_text}, {"b": is_whole}) is None
+    assert wrong_entry({"a": "x" * 100}, {}, {"a": is_whole}) == "a is '" + "x" * 39 + " ..."

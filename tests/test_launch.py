@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from ebpl import launch as processes
+from ebpl import launch
 from ebpl.errors import UsageError
-from ebpl.launch import Place, place, start
+from ebpl.launch import ProcessInfo, place, start
 from tests.helpers import ROOT
 
 SLURM = {
@@ -35,14 +35,14 @@ def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, Place()),
-        (TORCHRUN, Place(3, devices=2, nodes=2)),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Place()),
-        ({"RANK": "colonel", "WORLD_SIZE": "2"}, Place()),
-        (SLURM, Place(5, devices=4, nodes=2, slurm=True)),
-        ({**SLURM, "SLURM_JOB_NAME": "interactive"}, Place()),
-        ({**SLURM, "SLURM_NTASKS": "1"}, Place()),
-        ({**SLURM, **TORCHRUN}, Place(3, devices=2, nodes=2)),
+        ({}, ProcessInfo()),
+        (TORCHRUN, ProcessInfo(3, devices=2, nodes=2)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ProcessInfo()),
+        ({"RANK": "colonel", "WORLD_SIZE": "2"}, ProcessInfo()),
+        (SLURM, ProcessInfo(5, devices=4, nodes=2, slurm=True)),
+        ({**SLURM, "SLURM_JOB_NAME": "interactive"}, ProcessInfo()),
+        ({**SLURM, "SLURM_NTASKS": "1"}, ProcessInfo()),
+        ({**SLURM, **TORCHRUN}, ProcessInfo(3, devices=2, nodes=2)),
     ],
     ids=[
         "alone",
@@ -55,7 +55,7 @@ def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         "torchrun below slurm",
     ],
 )
-def test_a_process_knows_its_place(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Place) -> None:
+def test_a_process_knows_its_place(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: ProcessInfo) -> None:
     given(monkeypatch, variables)
     assert place() == expected
     assert place().is_first == (expected.index == 0)
@@ -73,7 +73,7 @@ def test_nothing_is_started_for_one_process_or_where_others_have_started_all(mon
 def test_one_process_asked_for_is_alone_among_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, SLURM)
     assert start([], 1, None) is None
-    assert place() == Place()
+    assert place() == ProcessInfo()
 
 
 def test_machines_must_know_where_the_first_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_machines_must_know_where_the_first_one_is(monkeypatch: pytest.MonkeyPat
 def watched(*codes: str) -> int:
     children = [subprocess.Popen([sys.executable, "-c", f"import os, time; {code}"]) for code in codes]
     try:
-        return processes._watched(children, 0)
+        return launch._watched(children, 0)
     finally:
         for child in children:
             child.kill()
@@ -101,7 +101,7 @@ def test_all_ending_well_is_success() -> None:
 def test_the_others_do_not_outlive_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE", 0.5)
+    monkeypatch.setattr(launch, "GRACE", 0.5)
     began = time.monotonic()
     assert watched("time.sleep(60)", "os._exit(3)") == 3
     assert watched("time.sleep(0.2); os._exit(6)", "os._exit(4)") == 6  # the first process knows best
@@ -159,13 +159,13 @@ def test_a_process_that_parts_from_the_others_keeps_its_gpu(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
     given(monkeypatch, variables)
-    monkeypatch.setattr(processes, "_own_gpu", None)
+    monkeypatch.setattr(launch, "_own_gpu", None)
     assert start(["train"], 1, None) is None
-    assert place() == Place()
-    assert processes.own_gpu() == 1
+    assert place() == ProcessInfo()
+    assert launch.own_gpu() == 1
 
 
 def test_the_number_of_this_machine_is_nothing_to_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_RANK", "a")
-    assert processes._meeting_point(1)["NODE_RANK"] == "0"
+    assert launch._meeting_point(1)["NODE_RANK"] == "0"
     assert start(["--version"], 2, 1) == 0

@@ -1,16 +1,15 @@
-"""Every command as Markdown, with what it takes, from the parsers of the command line."""
+"""Commands reference: every command with its arguments and options, from the parsers of the command line."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from docs.tools.settings import anchor
 from docs.tools.text import code, table
 from ebpl.cli import build_parser
 from ebpl.cli.options import Parser
-from ebpl.config import Settings
+from ebpl.config import find
 from ebpl.errors import DataError, DivergedError, EbplError, RunError, UsageError, WriteError
 from ebpl.launch import INTERRUPTED
 
@@ -22,36 +21,37 @@ def commands() -> str:
 
 
 def exit_codes() -> str:
-    """What the command's exit code says."""
+    """What the exit code of a command means."""
     kinds = (EbplError, UsageError, DataError, RunError, DivergedError, WriteError)
-    rows = [[str(kind.exit_code), (kind.__doc__ or "").split("\n")[0]] for kind in kinds]
-    done = ["0", "All went well."]
-    return table(["code", "meaning"], [done, *rows, [str(INTERRUPTED), "Stopped from the keyboard, or asked to end."]])
+    rows = [[str(kind.exit_code), (kind.__doc__ or "").split("\n")[0], code(f"ebpl.{kind.__name__}")] for kind in kinds]
+    done, stopped = ["0", "Success.", ""], [str(INTERRUPTED), "Interrupted by Ctrl-C or SIGTERM.", ""]
+    return table(["code", "meaning", "in Python"], [done, *rows, stopped])
 
 
 def _command(name: str, parser: Parser) -> str:
-    settings = {field.name for field in dataclasses.fields(Settings)}
-    words = f"{(parser.description or '')[:1].upper()}{(parser.description or '')[1:]}."
+    description = parser.description or ""
     own: list[argparse.Action] = []
     of_settings: list[argparse.Action] = []
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
-            continue
-        is_setting = action.dest in settings and action.default is argparse.SUPPRESS
-        (of_settings if is_setting else own).append(action)
-    parts = [f"## ebpl {name}", words, f"```text\n{_usage(name, own, of_settings)}\n```"]
+        if not isinstance(action, argparse._HelpAction):
+            (of_settings if action.default is argparse.SUPPRESS else own).append(action)
+    parts = [f"## ebpl {name}", f"{description[:1].upper()}{description[1:]}."]
+    parts.append(f"```text\n{_usage(name, own)}\n```")
     if own:
         parts.append(table(["argument or option", "what it does"], map(_row, own)))
     if of_settings:
-        parts.append(f"It takes these [settings](settings.md) too:\n\n{_links(of_settings)}")
+        parts.append(
+            "The most used [settings](settings.md) are options too. All others are set with `--set group.name=value`, "
+            f"which may be repeated.\n\n{table(['option', 'setting', 'what it does'], map(_setting, of_settings))}"
+        )
     return "\n\n".join(parts)
 
 
-def _usage(name: str, own: Sequence[argparse.Action], of_settings: Sequence[argparse.Action]) -> str:
+def _usage(name: str, own: Sequence[argparse.Action]) -> str:
     places = [_place(action) for action in own if not action.option_strings]
     required = [_word(action) for action in own if action.option_strings and action.required]
     more = ["[OPTIONS]"] if any(action.option_strings and not action.required for action in own) else []
-    return " ".join(["ebpl", name, *places, *required, *more, *(["[SETTINGS]"] if of_settings else [])])
+    return " ".join(["ebpl", name, *places, *required, *more])
 
 
 def _place(action: argparse.Action) -> str:
@@ -60,12 +60,10 @@ def _place(action: argparse.Action) -> str:
 
 
 def _word(action: argparse.Action) -> str:
-    """The option with what it takes; of one that can be switched off, both words."""
+    """The option with what it takes."""
     if not action.option_strings:
         return str(action.metavar)
     words = ", ".join(action.option_strings)
-    if action.nargs == "?":
-        return f"{words} [{action.metavar}]"
     return f"{words} {action.metavar}" if action.metavar else words
 
 
@@ -73,6 +71,6 @@ def _row(action: argparse.Action) -> list[str]:
     return [code(_word(action)), (action.help or "").replace("%%", "%")]
 
 
-def _links(actions: Iterable[argparse.Action]) -> str:
-    links = [f"[{code(action.option_strings[0])}](settings.md#{anchor(action.dest)})" for action in actions]
-    return " ".join(links) + "\n{: .options }"
+def _setting(action: argparse.Action) -> list[str]:
+    name = find(action.dest).name
+    return [code(_word(action)), f"[{code(name)}](settings.md#{anchor(name)})", (action.help or "").replace("%%", "%")]

@@ -1,4 +1,4 @@
-"""The benchmarks and the image files that can be read, as Markdown."""
+"""The benchmarks and the image files that can be read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ebpl.data.decode import IMAGE_ENDINGS
 def benchmarks() -> str:
     """What `ebpl train` knows by name."""
     rows = [
-        [code(name), each.title, len(each.classes), each.data.labels_per_class, each.train_images, each.test_images]
+        [code(name), each.title, len(each.classes), each.labels_per_class, each.train_images, each.test_images]
         for name, each in BENCHMARKS.items()
     ]
     digits = load_benchmark("digits")
     own = [len(digits.classes), digits.labels_per_class, len(digits.train), len(digits.test or ())]
     rows.append([code("digits"), "scikit-learn's digits", *own])
-    heads = ["name", "data", "classes", "labels a class", "training images", "test images"]
+    heads = ["name", "data", "classes", "labels per class", "training images", "test images"]
     return table(heads, [[_number(cell) for cell in row] for row in rows])
 
 
-def endings() -> str:
-    """Endings of the files that count as images."""
+def extensions() -> str:
+    """Extensions of the files that count as images."""
     return ", ".join(code(ending) for ending in sorted(IMAGE_ENDINGS)) + "."
 
 

@@ -1,23 +1,25 @@
-"""What MkDocs calls while it builds the pages: fills in what is made from code and results, and fetches figures.
+"""Hooks of MkDocs: fill pages with what is generated from code and results, and add figures.
 
-In a page, `<!-- made: NAME -->` stands for a text of `MADE`, and `![...](../../reproduced/X.png)` for a figure of the
-repository, which is copied, not kept twice. Behind the language of a code block may stand `{not-run: why}`, which tells
-the tests not to run it and the reader why, and `{interrupted}`, which tells the tests to stop it half way.
+In a page, `<!-- generated: NAME -->` stands for a text of `GENERATED`, and `![...](../../reproduced/X.png)` for a
+figure of the repository, which is copied into the site. A code block may have a mark behind its language: `{not-run: why}`
+tells the tests not to run it and the reader why, `{interrupted}` tells the tests to interrupt it.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docs.tools import commands, data, files, guarding, ledger, measures, python, results, settings
-from ebpl.config.presets import preset
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:  # MkDocs loads this file by its path
+    sys.path.insert(0, str(ROOT))
+
+from docs.tools import commands, data, divergence, methods, metrics, python, records, results, run_files, settings
 from ebpl.errors import UsageError, did_you_mean
-from experiments.ablation import SMALL, base
-from experiments.cells import PAST_DATASETS
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -25,44 +27,45 @@ if TYPE_CHECKING:
 
 FIGURES = ("reproduced/*.png", "benchmarks/scaling.png")
 EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unsure", "waiting")
-"""Searches below `results/explored`."""
-MADE: dict[str, Callable[[Path], str]] = {
+"""Searches in `results/explored`."""
+GENERATED: dict[str, Callable[[Path], str]] = {
     "settings": lambda _: settings.settings(),
     "presets": lambda _: settings.presets(),
+    "methods": lambda _: methods.methods(),
     "commands": lambda _: commands.commands(),
     "exit codes": lambda _: commands.exit_codes(),
     "python": lambda _: python.names(),
     "benchmarks": lambda _: data.benchmarks(),
-    "image endings": lambda _: data.endings(),
-    "guard's changes": lambda _: guarding.changes(),
-    "guard's limits": lambda _: guarding.limits(),
-    "files": lambda _: files.described(files.FILES, "file"),
-    "metrics.csv": lambda _: files.described(files.METRICS),
-    "pseudo-labels": lambda _: files.described(files.PSEUDO_LABELS),
-    "result": lambda _: files.described(files.RESULT, "entry"),
-    "predictions": lambda _: files.described(files.PREDICTIONS),
-    "suggestions": lambda _: files.described(files.SUGGESTIONS),
-    "measures": lambda _: measures.measures(),
-    "other measures": lambda _: measures.others(),
-    "record": lambda _: ledger.record(),
-    "example of a record": ledger.example,
-    "table of digits": lambda root: results.of_readme(root, "digits"),
-    "table of results": results.table1,
-    "best": lambda root: results.together(results.of_readme(root, "best")),
-    "ablation": lambda root: results.ablated(root, base()),
-    "ablation of a small network": lambda root: results.ablated(root, preset("best", **SMALL)),
-    "ablation at full length": lambda root: results.ablated(root, preset("best"), PAST_DATASETS),
-    **{f"explored {search}": partial(results.explored, search=search) for search in EXPLORED},
-    "moments": results.moments,
+    "image extensions": lambda _: data.extensions(),
+    "divergence changes": lambda _: divergence.changes(),
+    "divergence limits": lambda _: divergence.limits(),
+    "run files": lambda _: run_files.described(run_files.FILES, "file"),
+    "metrics.csv": lambda _: run_files.described(run_files.METRICS),
+    "pseudo-labels": lambda _: run_files.described(run_files.PSEUDO_LABELS),
+    "test_metrics.json": lambda _: run_files.described(run_files.RESULT, "entry"),
+    "predictions": lambda _: run_files.described(run_files.PREDICTIONS),
+    "suggestions": lambda _: run_files.described(run_files.SUGGESTIONS),
+    "metrics": lambda _: metrics.metrics(),
+    "report metrics": lambda _: metrics.report_metrics(),
+    "record": lambda _: records.record(),
+    "example record": records.example,
+    "digits": partial(results.table, name="digits"),
+    "table 1": results.table1,
+    "best": lambda root: results.unbroken(results.table(root, "best")),
+    "training time": partial(results.table, name="presets"),
     "distances": results.distances,
-    "outliers": lambda root: results.beyond(root, "outliers"),
-    "suggested": lambda root: results.beyond(root, "suggestions"),
-    "minutes": lambda root: results.of_readme(root, "presets"),
+    "stopping points": results.stopping_points,
+    "ablation": results.ablation,
+    "ablation of a small network": results.ablation_of_a_small_network,
+    "ablation at full length": results.ablation_at_full_length,
+    **{f"explored {search}": partial(results.explored, search=search) for search in EXPLORED},
+    "outliers experiment": partial(results.multi_run, experiment="outliers"),
+    "suggestions experiment": partial(results.multi_run, experiment="suggestions"),
     "speed": results.speed,
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""
-_MARK = re.compile(r"^<!-- made: (.+?) -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
 _FENCE = re.compile(r"^( *```\w+) \{(not-run: ([^}]+)|interrupted)\}$", re.MULTILINE)
 
 
@@ -70,32 +73,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the figures that pages show."""
     from mkdocs.structure.files import File
 
-    root = root_of(config)
-    for path in sorted(path for pattern in FIGURES for path in root.glob(pattern)):
-        files.append(File.generated(config, path.relative_to(root).as_posix(), abs_src_path=str(path)))
+    for path in sorted(path for pattern in FIGURES for path in ROOT.glob(pattern)):
+        files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
-def on_page_markdown(markdown: str, config: MkDocsConfig, **_: object) -> str:
-    """Fill in what is made."""
-    return filled(markdown, root_of(config))
-
-
-def root_of(config: MkDocsConfig) -> Path:
-    """The repository."""
-    return Path(config.config_file_path).parent
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Fill in what is generated."""
+    return filled(markdown, ROOT)
 
 
 def filled(markdown: str, root: Path) -> str:
-    """A page with all that is made in its place, and code blocks as Markdown knows them."""
+    """A page with everything generated in its place, and code blocks in Markdown's own syntax."""
     markdown = _OUTSIDE.sub("](../", markdown)
-    return _FENCE.sub(_titled, _MARK.sub(lambda found: _made(found[1], root), markdown))
+    return _FENCE.sub(_titled, _MARK.sub(lambda found: _generated(found[1], root), markdown))
 
 
-def _made(name: str, root: Path) -> str:
-    if name not in MADE:
-        raise UsageError(f"There is nothing made under the name {name!r}. {did_you_mean(name, MADE)}")
-    return MADE[name](root)
+def _generated(name: str, root: Path) -> str:
+    if name not in GENERATED:
+        raise UsageError(f"Nothing is generated under the name {name!r}. {did_you_mean(name, GENERATED)}")
+    return GENERATED[name](root)
 
 
 def _titled(found: re.Match[str]) -> str:

@@ -1,61 +1,76 @@
-"""What was measured, as Markdown, from the ledger and the records of speed."""
+"""Tables of results, generated from the records in `results/` and `benchmarks/records/`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record as speeds
-from benchmarks.report import summary
 from ebpl.config import Settings
+from ebpl.config.compat import OLD_NAMES, RETIRED
 from ebpl.config.presets import preset
-from ebpl.reporting.model_card import markdown_table
-from experiments import ablation, selection, table
-from experiments import beyond as past_the_paper
-from experiments.cells import PAPER_DATASETS, Cell, cells
-from experiments.ledger import Record, load
+from ebpl.inference.model_card import markdown_table
+from experiments import ablation as ablations
+from experiments import multi_run as multi_runs
+from experiments import selection
+from experiments import table as tables
+from experiments.grid import PAPER_DATASETS, PAST_DATASETS, Cell, cells
 from experiments.readme import SHOWN, TABLES
+from experiments.results_store import Record, load
 
 
-def of_readme(root: Path, name: str) -> str:
-    """A table of the ledger, as the README has it."""
+def table(root: Path, name: str) -> str:
+    """A table of `experiments.readme`."""
     return TABLES[name](_records(root))
 
 
 def table1(root: Path) -> str:
-    """The same for the paper's table, with the three measures of a cell below each other."""
-    return together(of_readme(root, "table1").replace(" / ", "<br>"))
+    """The paper's table, with the three metrics of a cell below each other."""
+    return unbroken(table(root, "table1").replace(" / ", "<br>"))
 
 
-def together(table: str) -> str:
+def unbroken(text: str) -> str:
     """A table in which a mean and its deviation stay on one line."""
-    return table.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
-def moments(root: Path) -> str:
+def stopping_points(root: Path) -> str:
     """What it costs to choose weights without labels."""
     rows = selection.rows(_cells(), _records(root))
-    return markdown_table(rows[0], rows[1:]) if rows else "Not measured."
+    return markdown_table(rows[0], rows[1:]) if rows else "Not measured yet."
 
 
 def distances(root: Path) -> str:
     """Our numbers minus the paper's, for the datasets that were measured."""
-    measured = table.measured(_cells(), _records(root))
+    measured = tables.measured(_cells(), _records(root))
     datasets = [name for name in PAPER_DATASETS if any(key[-1] == name for key in measured)]
-    return table.markdown(table.distances(datasets, measured))
+    return tables.markdown(tables.distances(datasets, measured))
 
 
-def ablated(root: Path, settings: Settings, datasets: Sequence[str] | None = None) -> str:
-    """What each part of these settings is worth."""
+def ablation(root: Path) -> str:
+    """One change at a time, on the short schedule."""
+    return _ablation(root, ablations.base())
+
+
+def ablation_of_a_small_network(root: Path) -> str:
+    """The same with a small network."""
+    return _ablation(root, preset("best", ablations.SMALL))
+
+
+def ablation_at_full_length(root: Path) -> str:
+    """The same with the preset as it is, on all datasets that it was measured on."""
+    return _ablation(root, preset("best"), PAST_DATASETS)
+
+
+def _ablation(root: Path, settings: Settings, datasets: Sequence[str] | None = None) -> str:
     chosen = cells("ablation", datasets, range(5), settings)
-    return together(ablation.markdown(ablation.rows(chosen, _records(root), settings)))
+    return unbroken(ablations.markdown(ablations.rows(chosen, _records(root), settings)))
 
 
 def explored(root: Path, search: str) -> str:
-    """What was tried on one seed while looking for improvements: the last weights' accuracy and ECE."""
+    """Single runs of one search for improvements: accuracy and ECE of the last weights."""
     tried = [
         json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((root / "results/explored" / search).glob("*.json"))
@@ -66,8 +81,8 @@ def explored(root: Path, search: str) -> str:
         [_changed(name, tried), *(_accuracy_and_ece(each["variants"].get(name, {})) for each in tried)]
         for name in names
     ]
-    begun = f"From `{tried[0]['preset']}` with {_settings(tried[0]['base'])}, {tried[0]['updates']:,} updates:"
-    return f"{begun}\n\n{markdown_table(heads, lines)}"
+    start = f"From `{tried[0]['preset']}` with {_settings(tried[0]['base'])}, {tried[0]['updates']:,} updates:"
+    return f"{start}\n\n{markdown_table(heads, lines)}"
 
 
 def _changed(name: str, tried: Sequence[dict[str, Any]]) -> str:
@@ -76,34 +91,38 @@ def _changed(name: str, tried: Sequence[dict[str, Any]]) -> str:
     return (_settings(variant["changes"]) or "nothing") + longer
 
 
-def _settings(changes: dict[str, Any]) -> str:
-    return ", ".join(f"`{key}` {value}" for key, value in changes.items())
+def _settings(changes: Mapping[str, Any]) -> str:
+    """Changes under today's names; those without one were removed."""
+    return ", ".join(f"{_name(name)} {value}" for name, value in changes.items())
 
 
-def _accuracy_and_ece(variant: dict[str, Any]) -> str:
+def _name(name: str) -> str:
+    removed = " (removed)" if name in RETIRED else ""
+    return f"`{OLD_NAMES.get(name, name)}`{removed}"
+
+
+def _accuracy_and_ece(variant: Mapping[str, Any]) -> str:
     if not variant:
         return ""
     more = [variant["on"]] if "on" in variant else []
     if "overconfidence" in variant:
-        more.append("too sure" if variant["overconfidence"] > 0 else "too unsure")
-    told = f" ({', '.join(more)})" if more else ""
-    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{told}"
+        more.append("over-confident" if variant["overconfidence"] > 0 else "under-confident")
+    remark = f" ({', '.join(more)})" if more else ""
+    return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{remark}"
 
 
-def beyond(root: Path, experiment: str) -> str:
-    """What an experiment past the paper has shown, without columns that are empty."""
-    kept = [record for record in past_the_paper.records(root / "results") if record["experiment"] == experiment]
-    if not kept:
-        return "Not measured yet."
-    heads, *rows = past_the_paper.compact(past_the_paper.summary(kept))
-    if heads[0] == "experiment":  # the same in all rows
-        heads, rows = heads[1:], [row[1:] for row in rows]
-    return markdown_table(heads, rows)
+def multi_run(root: Path, experiment: str) -> str:
+    """The results of an experiment beyond the paper."""
+    heads, *rows = multi_runs.shown(root / "results", experiment)
+    return unbroken(markdown_table(heads, rows)) if rows else "Not measured yet."
 
 
 def speed(root: Path) -> str:
     """How fast training is, in short."""
-    return summary(speeds.load(root / "benchmarks/records"))
+    from benchmarks import record
+    from benchmarks.report import summary
+
+    return summary(record.load(root / "benchmarks/records"))
 
 
 @cache

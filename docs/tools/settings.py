@@ -1,23 +1,24 @@
-"""Every setting as Markdown: what it does, what it takes, and its value in each preset."""
+"""Settings reference: a table for each group, with the value of each setting in each preset."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from docs.tools.text import code, table
-from ebpl.config import Settings, field_type, is_optional
+from ebpl.config import Setting, fields, groups
 from ebpl.config.presets import PRESET_HELP, PRESETS, preset
 
 
 def settings() -> str:
-    """A table for each group of settings."""
-    groups: dict[str, list[dataclasses.Field[Any]]] = {}
-    for field in dataclasses.fields(Settings):
-        groups.setdefault(field.metadata["group"], []).append(field)
+    """A section with a table for each group."""
     heads = ["setting", "what it does", "takes", *PRESETS]
-    return "\n\n".join(f"## {title}\n\n{table(heads, map(_row, fields))}" for title, fields in groups.items())
+    parts = []
+    for group, about in groups().items():
+        own = [setting for setting in fields().values() if setting.group == group]
+        title = f"`{group}`" if group else "Without a group"
+        parts.append(f"## {title}\n\n{about}\n\n{table(heads, map(_row, own))}")
+    return "\n\n".join(parts)
 
 
 def presets() -> str:
@@ -26,30 +27,33 @@ def presets() -> str:
 
 
 def anchor(name: str) -> str:
-    """Where a setting is on the page of settings.
+    """The anchor of a setting on the settings page.
 
-    >>> anchor("learning_rate")
-    'learning-rate'
+    >>> anchor("optim.learning_rate")
+    'optim-learning-rate'
     """
-    return name.replace("_", "-")
+    return name.replace("_", "-").replace(".", "-")
 
 
-def _row(field: dataclasses.Field[Any]) -> list[str]:
-    values = [_value(getattr(preset(name), field.name)) for name in PRESETS]
-    name = f'<code id="{anchor(field.name)}">{field.name}</code>'
-    return [name, field.metadata["help"].replace("%%", "%"), takes(field), *values]
+def _row(setting: Setting) -> list[str]:
+    values = [_value(preset(name)[setting.name]) for name in PRESETS]
+    name = f'<code id="{anchor(setting.name)}">{setting.name}</code>'
+    option = f" (option `--{setting.field.name.replace('_', '-')}`)" if setting.is_option else ""
+    return [name, setting.help.replace("%%", "%") + option, takes(setting), *values]
 
 
-def takes(field: dataclasses.Field[Any]) -> str:
-    """The values that a setting may have, in words."""
-    kind = field_type(field.name)
+def takes(setting: Setting) -> str:
+    """The values that a setting accepts."""
+    kind = setting.type
     if get_origin(kind) is Literal:
         words = ", ".join(map(code, get_args(kind)))
     elif kind is bool:
-        words = "on or off"
+        words = "`true` or `false`"
+    elif kind is str:
+        words = "a name"
     else:
-        words = ("whole number" if kind is int else "number") + _range(field.metadata["low"], field.metadata["high"])
-    return words + ("; may be left open" if is_optional(field.name) else "")
+        words = ("whole number" if kind is int else "number") + _range(*setting.range)
+    return words + ("; `auto`" if setting.is_optional else "")
 
 
 def _range(low: float, high: float) -> str:
@@ -59,9 +63,8 @@ def _range(low: float, high: float) -> str:
 
 
 def _value(value: object) -> str:
-    """As the help of the command line shows it."""
     if value is None:
-        return "open"
+        return "auto"
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -202,7 +202,8 @@ def _chosen(settings: Settings | None, preset: str | None, config: Any, changes:
     if settings is None:
         device = changes.get("device", from_file.get("runtime.device", "auto"))
         settings = named.preset(preset) if preset else default_settings(device)
-    return settings.changed(from_file).changed(changes)
+    chosen = settings.changed(from_file).changed(changes)
+    return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
 
 def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress: Progress) -> Settings:
@@ -223,7 +224,7 @@ def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress:
 
 
 def _one_process() -> None:
-    """Several runs at once are one process's work; processes that were started to train one run together are told."""
+    """Several runs are trained by one process; among processes that train one run together it is an error."""
     if place().count > 1:
         raise UsageError(
             "Several runs at once are trained in one process, on one device; there are "
@@ -263,6 +264,7 @@ def _training(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALO
             callbacks += [RunWriter(run, describe_model(trainer.state.model, images)), RunLog(run)]
             callbacks += [TensorBoard(run.path / "tensorboard")] if run.settings.runtime.tensorboard else []
             callbacks.append(ProgressBar(progress))
+            trainer.say(f"run directory {run.path}")
         stored = ranks.first(lambda: checkpoint.load(run.checkpoints, trainer.say))
         yield from trainer.work(stored)
         ranks.first(lambda: finish(run, trainer))
@@ -294,7 +296,7 @@ def resume_runs(
 
 
 def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:
-    """Train all of them to their ends, and tell which failed."""
+    """Train all of them to their ends, and report which failed."""
     if failures := _together(runs, pieces):
         raise SomeFailedError(runs, failures)
     return list(runs)

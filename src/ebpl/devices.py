@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -48,7 +49,7 @@ def device_and_dtype(runtime: RuntimeSettings) -> tuple[torch.device, torch.dtyp
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Compute with so many CPU threads: another number adds in another order, and gives other last digits."""
+    """Compute with this number of CPU threads: another number adds in another order, and gives other last digits."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -57,11 +58,26 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def source_digest() -> str:
+    """A digest of the source files that results depend on: the package and, in a checkout, `experiments/`."""
+    package = Path(__file__).parent
+    experiments = package.parents[1] / "experiments"
+    named = {f"ebpl/{path.relative_to(package).as_posix()}": path for path in package.rglob("*.py")}
+    named |= {f"experiments/{path.name}": path for path in experiments.glob("*.py")}
+    contents = [(name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, path in sorted(named.items())]
+    return hashlib.sha256(repr(contents).encode()).hexdigest()[:16]
+
+
 @functools.cache
 def _commit() -> str | None:
-    """The commit of the code, where it runs from a checkout; EBPL_COMMIT tells it of a copy of one."""
-    if told := os.environ.get("EBPL_COMMIT"):
-        return told
+    """The commit of the code, where it runs from a checkout; it ends in -dirty where the code is not that commit's.
+
+    A copy of a checkout has no git to ask. There EBPL_COMMIT says COMMIT:DIGEST (`python -m experiments.commit` prints
+    it), and the digest must be that of the files here.
+    """
+    if given := os.environ.get("EBPL_COMMIT"):
+        commit, _, digest = given.partition(":")
+        return commit if digest == source_digest() else f"{commit.removesuffix('-dirty')}-dirty"
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
@@ -77,12 +93,12 @@ def describe_environment(runtime: RuntimeSettings) -> dict[str, Any]:
     """Software and hardware that a run with these settings uses here, for its record."""
     import numpy
 
-    import ebpl
+    from ebpl import __version__
 
     device = choose_device(runtime)
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
     return {
-        "ebpl": ebpl.__version__,
+        "ebpl": __version__,
         "commit": _commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,

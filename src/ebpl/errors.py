@@ -1,4 +1,4 @@
-"""What can go wrong, told so that a person can act on it."""
+"""Errors, each with a message that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def is_memory(error: BaseException | None) -> bool:
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known words, or all of them when none is near."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(wrong, known, n=3, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(near)}?"

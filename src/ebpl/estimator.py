@@ -52,38 +52,67 @@ LEAST_TO_SHIFT = 16
 
 
 class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
-    """A classifier of images from few labels and many unlabelled ones, with calibrated confidence.
+    """A classifier of images from few labels and many unlabelled images, with calibrated confidence.
 
     Images are (N, H, W) or (N, H, W, C) with C of 1 or 3, or rows (N, features). Rows are square gray images unless
-    `image_shape` says what they are: (H, W), (H, W, C), or "row" for features that are no image, each of which is
-    scaled by itself. uint8 is taken as it is; of other numbers the lowest and highest in the training images become
-    black and white, and what lies beyond them later is cut off.
+    `image_shape` says otherwise. uint8 is used unchanged. Other numbers are scaled from the range of the training
+    images, and values outside of it are clipped.
 
-    A label of -1 means unlabelled; so do NaN, None and an empty text, and in labels that are texts also "-1".
+    The label -1 means unlabelled; so do NaN, None and an empty string, and "-1" if labels are strings.
 
     Parameters
     ----------
-    preset : "paper", "standard", "best" or "quick"; by default "best" on a machine with a GPU, else "quick"
-    method : "ebpl", "curriculum-labeling" (the baseline) or any other that `ebpl train --help` lists
-    pseudo_labels, validation_fraction, depth, width, epochs, batch_size, learning_rate, augment : options of \
-`ebpl train`; None: what the preset says
-    device : "auto", "cpu" or "cuda"
-    settings : further settings by their full names, such as {"sgld.steps": 5}
-    image_shape : what rows are, see above
-    run : a new run directory to keep; by default a temporary one. It is never overwritten, so leave it out where
-        copies of the estimator are fitted, as in a grid search
-    random_state : a whole number is the run's seed; a RandomState or None draws one
-    verbose : whether to show progress
+    preset : str or None
+        "paper", "standard", "best" or "quick"; by default "best" on a machine with a GPU, otherwise "quick".
+    method : str
+        "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
+    pseudo_labels : str or None
+        "none", "hard" or "soft". This and the following options of `ebpl train` default to the preset's values.
+    validation_fraction : float or None
+        Fraction of the labels used to choose the weights.
+    depth : int or None
+        Depth of the network.
+    width : int or None
+        Width factor of the network.
+    epochs : int or None
+        Epochs of the initial training.
+    batch_size : int or None
+        Images in a batch.
+    learning_rate : float or None
+        Learning rate of Adam.
+    augment : str or None
+        Augmentation: "none", "shift", "flip" or "dihedral".
+    device : str
+        "auto", "cpu" or "cuda".
+    settings : mapping or None
+        Other settings by their full names, such as {"sgld.steps": 5}.
+    image_shape : tuple, "row" or None
+        Shape of rows: (H, W) or (H, W, C), or "row" for features that are not images, each scaled separately.
+    run : path or None
+        A new run directory to keep; by default a temporary one. It is never overwritten, so do not set it where copies
+        of the estimator are fitted, as in a grid search.
+    random_state : int, RandomState or None
+        A number is the seed of the run; a RandomState or None draws one.
+    verbose : bool
+        Whether to show progress.
 
     Attributes
     ----------
-    classes_ : the labels, in order
-    transduction_ : a label for each training image: the given one, or else the predicted one
-    labeled_iter_ : the curriculum step in which each training image first had a pseudo-label; 0: its label was given,
-        -1: it never had one
-    image_shape_ : height, width and channels
-    n_features_in_ : numbers in an image
-    model_, settings_ : the network and the settings it was trained with
+    classes_ : array
+        The labels, in order.
+    transduction_ : array
+        A label for each training image: the given one, otherwise the predicted one.
+    labeled_iter_ : array
+        The curriculum step in which each training image first had a pseudo-label; 0: its label was given, -1: it never
+        had one.
+    image_shape_ : tuple
+        Height, width and channels.
+    n_features_in_ : int
+        Numbers in an image.
+    model_ : HybridModel
+        The network.
+    settings_ : Settings
+        The settings it was trained with.
 
     Examples
     --------
@@ -153,7 +182,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             )
         labels = np.full(len(known), UNLABELED)
         labels[known] = numbers
-        self.scale_ = Scale.of(rows, self.image_shape_, alone=is_row(self.image_shape))
+        self.scale_ = Scale.of(rows, self.image_shape_, by_column=is_row(self.image_shape))
         pixels = self.scale_.pixels(rows)
         augment = "shift" if min(self.image_shape_[:2]) >= LEAST_TO_SHIFT else "none"
         data = ImageSet("arrays", tuple(map(str, self.classes_)), Images(pixels, labels), augment=augment)

@@ -24,7 +24,7 @@ from ebpl.training.time_budget import Timing, time_training
 FEW_LABELS = 5
 """With fewer labels of a class, which images they are decides more than the training does."""
 IMBALANCE = 5.0
-"""A class with so many times fewer labels than the largest gets few pseudo-labels, and accuracy hardly shows it."""
+"""With this ratio of labels the smallest class gets few pseudo-labels, and accuracy hardly shows it."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def inspect(
 ) -> Inspection:
     """Look at whatever `ebpl.load` takes: what it holds, what is wrong with it, and how to train on it here.
 
-    With `timing` a few updates are trained to tell how long it will take, which needs a few seconds. Files that cannot
-    be read are listed and stop nothing.
+    With `timing` a few updates are trained to estimate the time of a training, which takes a few seconds. Files that
+    cannot be read are listed and stop nothing.
 
     >>> import ebpl
     >>> found = ebpl.inspect("digits", timing=False)
@@ -199,7 +199,7 @@ def _problems(
 
 
 def _busy(device: str) -> list[Problem]:
-    """Other programs on the same cores slow training down by more than their share, and so the time that is told."""
+    """Other programs on the same cores slow training down by more than their share, and make the estimate too high."""
     cores = os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if device != "cpu" or load < 0.75 * cores:
@@ -214,13 +214,13 @@ def _appear(groups: Sequence[Group]) -> str:
 
 def _shown(group: Group, most: int = 3) -> str:
     """Where copies of an image are."""
-    told = [f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in group[:most]]
-    return " and ".join(told) + (f" and {len(group) - most} more" if len(group) > most else "")
+    names = [f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in group[:most]]
+    return " and ".join(names) + (f" and {len(group) - most} more" if len(group) > most else "")
 
 
 def _listed(counts: dict[str, int], most: int = 10) -> str:
-    told = [f"{label} {count}" for label, count in list(counts.items())[:most]]
-    return ", ".join(told) + (f" and {len(counts) - most} more" if len(counts) > most else "")
+    parts = [f"{label} {count}" for label, count in list(counts.items())[:most]]
+    return ", ".join(parts) + (f" and {len(counts) - most} more" if len(counts) > most else "")
 
 
 def _alike(classes: tuple[str, ...]) -> str:

@@ -60,6 +60,20 @@ def partly_written(target: str, binary: bool = False) -> Iterator[IO[Any]]:
             part.unlink(missing_ok=True)
 
 
+def free_path(path: Path) -> Path:
+    """A new folder at this path, or with -2, -3 ... appended if there is one already."""
+    for number in range(1, 100_000):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise write_failed(candidate, error) from error
+    raise RunError(f"No free name for a folder at {path}.")
+
+
 def write_text(path: Path, text: str) -> None:
     """A text file, atomically."""
     write_bytes(path, text.encode("utf-8"))
@@ -85,7 +99,7 @@ Row = dict[str, Any]
 Write = Callable[[Row], None]
 PARQUET = (".parquet", ".pq")
 CELLS = 1_000_000
-"""About so many values are held before they are written as a row group of a Parquet file."""
+"""Values that are held before they are written as a row group of a Parquet file."""
 
 
 @contextlib.contextmanager
@@ -181,7 +195,7 @@ class _ParquetRows:
             self.writer.close()
 
     def _type(self, name: str) -> Any:
-        """Not from the first rows: an image that cannot be read has no values to tell a type by."""
+        """Not from the first rows: an image that cannot be read has no values to infer a type from."""
         if name in ("image", "label", "problem"):
             return self.arrow.string()
         return self.arrow.bool_() if name == "outlier" else self.arrow.float32()

@@ -1,7 +1,7 @@
 """The processes that train one run together: which of them this one is, and how the command starts them.
 
-torchrun and SLURM say in environment variables who a process is; processes that the command starts itself are told in
-torchrun's way. Collective work is in `ebpl.training.distributed`. Nothing here needs torch.
+torchrun and SLURM say in environment variables who a process is; processes that the command starts itself get
+torchrun's variables. Collective work is in `ebpl.training.distributed`. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProcessInfo:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and tells."""
+        """Whether this is the process that writes files and messages."""
         return self.index == 0
 
 
@@ -78,7 +78,7 @@ def start(arguments: Sequence[str], devices: int | None, nodes: int | None) -> i
     """Run this command in as many processes as asked for and return its exit code; None if there is nothing to start.
 
     There is nothing to start for one process, and none below torchrun or SLURM, which have started all of them. A
-    process that is asked to be alone is, even there.
+    process that is asked to run by itself does so even there.
     """
     if devices is None and nodes is None:
         return None
@@ -90,7 +90,7 @@ def start(arguments: Sequence[str], devices: int | None, nodes: int | None) -> i
 
 
 def part() -> None:
-    """Be alone from now on, though others were started beside this process; it keeps the GPU of its number."""
+    """Run by itself from now on, though others were started beside this process; it keeps its GPU."""
     global _own_gpu
     local = _number("LOCAL_RANK")
     _own_gpu = _number("SLURM_LOCALID") if local is None else local

@@ -80,7 +80,7 @@ class ReplayBuffer:
         return index, torch.where(mask, self._noise(chains, generator), self.samples[index])
 
     def described(self) -> str:
-        """What the samples look like, in words: chains that blew up tell why a training did."""
+        """What the samples look like, in words: chains that diverged explain why training did."""
         finite = self.samples.isfinite()
         lost = int((~finite.flatten(1).all(1)).sum())
         widest = float(torch.where(finite, self.samples, 0).abs().max())

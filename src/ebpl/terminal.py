@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from ebpl.metrics import METRICS, as_number, in_words, spread
-
 
 class Progress(Protocol):
-    """What the trainer tells while it works."""
+    """What a trainer reports while it works."""
 
     def begin(self, updates: int, done: int) -> None:
-        """Training starts, with so many updates in all, some of them done by an earlier process."""
+        """Training starts: the total number of updates, and how many an earlier process has done."""
 
     def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
         """Some more updates are done; `where` is phase and epoch, `facts` what is worth showing."""
@@ -66,12 +64,12 @@ class Lines(Silent):
             self.say(f"{line} | {duration(left)} left")
 
     def say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # whoever was reading went away: no reason to stop working
+        with contextlib.suppress(OSError):  # the reader of our output is gone: no reason to stop
             print(harmless(self._label + text), file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
-    """One bar: phase, epoch, losses, validation accuracy, time left; alone, or one of several on `display`."""
+    """One bar: phase, epoch, losses, validation accuracy, time left; one of several on `display` if given."""
 
     def __init__(self, label: str = "", display: Any = None) -> None:
         self._display, self._alone = display or _display(), display is None
@@ -222,6 +220,8 @@ def measures_table(title: str, results: dict[str, dict[str, Any]], shown: Sequen
     from rich.table import Table
     from rich.text import Text
 
+    from ebpl.metrics import METRICS, in_words
+
     table = Table(title=Text(harmless(title)), title_justify="left")
     table.add_column("measure")
     for name in results:
@@ -236,6 +236,8 @@ def seeds_table(title: str, results: dict[int, dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
+
+    from ebpl.metrics import as_number, spread
 
     title += f", {len(results)} seed{'s' * (len(results) > 1)}"
     table = Table(

@@ -11,10 +11,9 @@ from benchmarks.reference import Reference
 from benchmarks.training import Training
 from ebpl.config import Settings
 from ebpl.models import Architecture
-from ebpl.training.training_set import Pool
 
-ARCHITECTURE = Architecture(10, 2, 3, 5, "diagonal")
-SETTINGS = Settings(depth=10, width=2, sgld__steps=3, batch_size=4, sgld__chains=6, sgld__buffer_size=50)
+SETTINGS = Settings().changed(depth=10, width=2, sgld__steps=3, batch_size=4, sgld__chains=6, sgld__buffer_size=50)
+ARCHITECTURE = Architecture.of(SETTINGS.model, (3, 12, 12), 5, density=True)
 IMAGES, TARGETS = torch.randint(0, 256, (20, 3, 12, 12), dtype=torch.uint8), torch.eye(5)[torch.arange(20) % 5]
 
 
@@ -40,15 +39,15 @@ def counted_by_torch(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def convolutions_of_an_update() -> int:
-    found = operations(ARCHITECTURE, 12)
-    return found.update(SETTINGS) - 3 * SETTINGS.batch_size * found.classifier
+    found = operations(ARCHITECTURE)
+    return found.update(SETTINGS) - 3 * SETTINGS.optim.batch_size * found.classifier
 
 
 def test_an_update_does_the_operations_that_the_shapes_tell() -> None:
-    training = Training(ARCHITECTURE, Pool(IMAGES, TARGETS), SETTINGS, torch.float32, seeds=1)
+    training = Training(ARCHITECTURE, IMAGES, TARGETS, SETTINGS, torch.float32, seeds=1)
     convolutions, everything = counted_by_torch(training)
     assert convolutions == convolutions_of_an_update()
-    assert 0 <= everything / operations(ARCHITECTURE, 12).update(SETTINGS) - 1 < 1e-3
+    assert 0 <= everything / operations(ARCHITECTURE).update(SETTINGS) - 1 < 1e-3
 
 
 def test_the_reference_does_no_more_than_that() -> None:
@@ -60,9 +59,10 @@ def test_a_prediction_is_one_pass_forward() -> None:
     model = ARCHITECTURE.build()
     with torch.no_grad():
         _, everything = counted_by_torch(lambda: model(torch.zeros(7, 3, 12, 12)))
-    assert everything == 7 * operations(ARCHITECTURE, 12).prediction
+    assert everything == 7 * operations(ARCHITECTURE).prediction
 
 
 def test_a_large_network_costs_what_the_literature_says() -> None:
     # WRN-28-10 has 5.2 thousand million multiplications and additions an image of 32 x 32 (Zagoruyko and Komodakis)
-    assert round(operations(Architecture(28, 10, 3, 10, "diagonal"), 32).prediction / 2e9, 1) == 5.2
+    large = Architecture.of(Settings().changed(depth=28, width=10).model, (3, 32, 32), 10, density=True)
+    assert round(operations(large).prediction / 2e9, 1) == 5.2

@@ -36,7 +36,7 @@ def test_what_is_not_a_record_is_named() -> None:
 
 
 def test_the_machine_is_described() -> None:
-    described = describe_machine(preset("standard", device="cpu"))
+    described = describe_machine(preset("standard", device="cpu").runtime)
     assert described["name"]
     assert described["gpu"] is None
     assert described["cores"] >= 1

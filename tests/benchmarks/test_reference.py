@@ -4,37 +4,47 @@ from benchmarks.reference import Reference
 from ebpl.config import Settings
 from ebpl.models import Architecture
 from ebpl.sampling import Langevin
-from ebpl.training.losses import objective
+from ebpl.training.losses import Coupling, CrossEntropy, Density, Outputs, Views
 
 CPU = torch.device("cpu")
 
 
 def made(**changes: object) -> Reference:
-    settings: Settings = Settings(sgld__steps=4, batch_size=6, sgld__chains=6, sgld__buffer_size=40, **changes)
+    sizes = {"sgld.steps": 4, "sgld.chains": 6, "sgld.buffer_size": 40}
+    settings = Settings().changed({**sizes, **changes}, depth=10, width=1, batch_size=6)
     numbers = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (30, 3, 12, 12), generator=numbers, dtype=torch.uint8)
-    return Reference(Architecture(10, 1, 3, 5, "diagonal"), images, torch.eye(5)[torch.arange(30) % 5], settings, CPU)
+    architecture = Architecture.of(settings.model, (3, 12, 12), 5, density=True)
+    return Reference(architecture, images, torch.eye(5)[torch.arange(30) % 5], settings, CPU)
 
 
 def batch(seed: int) -> torch.Tensor:
     return torch.rand(6, 3, 12, 12, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def test_its_loss_and_gradient_are_those_of_the_objective() -> None:
-    reference = made(coupling_weight=0.1, density_weight=0.7)
+def test_its_loss_and_gradient_are_those_of_the_loss_terms() -> None:
+    reference = made(energy__coupling_weight=0.1, energy__weight=0.7)
+    model = reference.model
+    assert model.gaussian is not None
     with torch.no_grad():
-        reference.model.gaussian.means.add_(0.1)  # so that the heads disagree and the coupling counts
+        model.gaussian.means.add_(0.1)  # so that the heads disagree and the coupling counts
     parts = (batch(0), torch.softmax(torch.randn(6, 5), 1), batch(1), batch(2))
     parameters = list(reference.model.parameters())
     theirs = reference.loss(*parts)
-    ours = objective(reference.model, *parts, coupling_weight=0.1, density_weight=0.7).loss
+    classified, images, samples = (Outputs(*model(part)) for part in (parts[0], parts[2], parts[3]))
+    terms = [
+        CrossEntropy().loss(model, [classified], Views([parts[0]], parts[1])),
+        Density(0.7).loss(model, [images, samples], Views()),
+        Coupling(0.1).loss(model, [], Views()),
+    ]
+    ours = sum((term.value for term in terms), torch.zeros(()))
     torch.testing.assert_close(theirs, ours)
     for one, other in zip(torch.autograd.grad(theirs, parameters), torch.autograd.grad(ours, parameters), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_its_sampling_without_noise_ends_where_ours_does() -> None:
-    reference = made(sgld_noise=0.0, sgld_step_size=0.5)
+    reference = made(sgld__noise=0.0, sgld__step_size=0.5)
     ours = Langevin(4, 0.5, 0.0)(lambda x: reference.model(x)[1], batch(3), torch.Generator())
     theirs = reference.sample(batch(3))
     assert not torch.equal(theirs, batch(3))

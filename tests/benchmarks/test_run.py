@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import measure, run
+from benchmarks.__main__ import main
 from benchmarks.record import Record
 from benchmarks.run import benchmark
-from ebpl.cli import main
-from tests.helpers import environment
+from tests.helpers import ROOT, environment
 
 TINY = {"networks": ["10-1"], "sgld_steps": 1, "batch_size": 2, "image_size": 8, "rounds": 2}
 
@@ -67,7 +67,7 @@ def test_after_the_time_limit_nothing_new_begins() -> None:
 def test_the_command_measures_shows_and_records(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--networks", "10-1", "--sgld-steps", "4", "--batch-size", "4", "--image-size", "8"]
     more = ["--rounds", "1", "--scaling", "--seeds", "1,3", "--device", "cpu", "--record", "records"]
-    assert main(["benchmark", *small, *more]) == 0
+    assert main([*small, *more]) == 0
     out, err = capsys.readouterr()
     assert "several seeds at once are measured on a GPU only" in err
     assert "WRN-10-1, K = 4, batch 4, 8 x 8, 10,000 images" in err
@@ -84,16 +84,23 @@ def test_the_command_measures_shows_and_records(capsys: pytest.CaptureFixture[st
         (["--networks", "11-1"], "must be 6n + 4"),
         (["--seeds", "1,x"], "'x' is not a whole number"),
         (["--rounds", "0"], "not positive"),
-        (["--device", "tpu"], "device is 'tpu'"),
+        (["--device", "tpu"], "runtime.device is 'tpu'"),
         (["--round", "3"], "Did you mean --rounds"),
     ],
 )
 def test_a_wrong_option_is_told_kindly(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
-    assert main(["benchmark", *options]) == 2
+    assert main(options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_package_is_a_command() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert answer.returncode == 0
+    assert "--scaling" in answer.stdout
 
 
 def test_tables_and_figures_are_loaded_when_they_are_needed() -> None:
     code = "import sys, benchmarks.run, benchmarks.report; print({'rich', 'matplotlib'} & {*sys.modules})"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert answer.stdout == "set()\n"

@@ -1,4 +1,5 @@
-import dataclasses
+import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ebpl.cli import build_parser, main
-from ebpl.config import Settings
+from ebpl.cli import VERBS, build_parser, main
+from ebpl.cli.options import assignment
+from ebpl.config import Settings, fields
 from ebpl.errors import DivergedError
 from ebpl.runs import Run
 from tests.helpers import QUICK, blobs, class_folders, ebpl, environment, quick
@@ -29,8 +31,18 @@ def test_help_answers_in_well_under_a_second() -> None:
         times.append(time.perf_counter() - start)
     assert answer.returncode == 0
     assert min(times) < 0.7
-    for command in ("train", "resume", "evaluate", "demo", "benchmark"):
-        assert command in answer.stdout
+    assert all(f"\n    {verb}" in answer.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["train", "digits", "--epoch", "3"]])
+def test_help_and_wrong_options_need_no_torch(arguments: list[str]) -> None:
+    code = (
+        "import contextlib, sys\nfrom ebpl.cli import main\n"
+        f"with contextlib.suppress(SystemExit):\n    main({arguments})\n"
+        "print([name for name in ('torch', 'numpy', 'sklearn', 'rich') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "[]"
 
 
 def test_every_option_of_every_command_has_a_line_of_help() -> None:
@@ -40,30 +52,89 @@ def test_every_option_of_every_command_has_a_line_of_help() -> None:
             assert action.help, (name, action.dest)
 
 
-def test_every_setting_is_an_option_of_train() -> None:
-    _, commands = build_parser()
-    options = commands["train"].options()
-    for field in dataclasses.fields(Settings):
-        assert "--" + field.name.replace("_", "-") in options
+def test_every_setting_can_be_given_on_the_command_line() -> None:
+    options = build_parser()[1]["train"].options()
+    for name, setting in fields().items():
+        if setting.is_option:
+            assert "--" + setting.field.name.replace("_", "-") in options
+        value = Settings()[name]
+        word = "auto" if value is None else str(value)
+        assert assignment(f"{name}={word}") == (name, value)
 
 
-def test_help_shows_defaults_of_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+SHELL_ONLY = {
+    "inspect": {"json", "no_timing"},
+    "evaluate": {"json"},
+    "suggest": {"output", "label_studio", "image_url", "no_predictions"},
+}
+"""Forms of output, which in Python are values; --no-timing is timing=False."""
+PYTHON_ONLY = {"settings", "changes", "data", "timing", "progress", "done"}
+"""What cannot be typed: objects of Python, functions to be told of progress."""
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "demo"])
+def test_python_has_every_verb_with_the_arguments_of_the_shell(verb: str) -> None:
+    package = importlib.import_module("ebpl")
+    parameters = inspect.signature(getattr(package, verb.replace("-", "_"))).parameters
+    assert verb.replace("-", "_") in package.__all__
+    given = {action.dest: action for action in build_parser(verb)[1][verb]._actions if action.dest != "help"}
+    settings = {setting.field.name for setting in fields().values() if setting.is_option} if verb == "train" else set()
+    assert given.keys() - parameters.keys() - settings == SHELL_ONLY.get(verb, set())
+    assert parameters.keys() - given.keys() <= PYTHON_ONLY
+    for name in given.keys() & parameters.keys():
+        default = parameters[name].default
+        if given[name].option_strings and default is not inspect.Parameter.empty:
+            assert given[name].default in (default, [], "-"), name
+
+
+def test_only_the_demo_is_for_the_shell_alone() -> None:
+    assert set(VERBS) == {"demo", "inspect", "train", "resume", "evaluate", "predict", "suggest", "add-labels",
+                          "report", "export"}  # fmt: skip
+    assert not hasattr(importlib.import_module("ebpl"), "demo")
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as stopped:
-        main(["train", "--help"])
+        main(list(arguments))
     assert stopped.value.code == 0
-    text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "(default: 16, paper: 28, quick: 10)" in text
-    assert "100*t/T %" in text
-    assert "%%" not in text
+    return capsys.readouterr().out
+
+
+def test_the_help_of_every_command_fits_one_screen(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for verb in VERBS:
+        text = help_of(capsys, verb, "--help")
+        assert len(text.splitlines()) <= 50, verb
+        assert max(map(len, text.splitlines())) <= 80, verb
+        assert text.startswith(f"usage: ebpl {verb} "), "the way it is typed"
+        assert "%%" not in text
+
+
+def test_help_is_shown_however_it_is_asked_for(capsys) -> None:
+    whole = help_of(capsys, "--help")
+    assert help_of(capsys) == help_of(capsys, "help") == whole
+    assert help_of(capsys, "help", "train") == help_of(capsys, "train", "--help") != whole
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "digits", "--epoch", "3"], "no option --epoch for ebpl train. Did you mean --epochs"),
+        (["train", "digits", "--epoch", "3"], "no option --epoch for ebpl train. Did you mean --epochs?"),
+        (["train", "digits", "--epoch", "3"], "Other settings: --set group.name=value"),
+        (["train", "digits", "--sgld-steps", "3"], "Did you mean --set sgld.steps=X?"),
+        (["train", "digits", "--no-clamp-samples"], "Did you mean --set sgld.clamp_samples=X?"),
+        (["train", "digits", "--held-back=0.2"], "Did you mean --set curriculum.calibration_holdout=X?"),
+        (["train", "digits", "--set", "nonsense=1"], "There is no setting 'nonsense'. Known: augment, "),
+        (["train", "digits", "--set", "sgld.stesp=1"], "There is no setting 'sgld.stesp'. Did you mean sgld.steps"),
+        (["train", "digits", "--set", "steps=3"], "steps could be curriculum.steps or sgld.steps."),
+        (["train", "digits", "--set", "sgld.steps=many"], "sgld.steps is 'many', but must be a whole number"),
+        (["train", "digits", "--set", "sgld.steps=0"], "sgld.steps is 0, but must be at least 1"),
+        (["train", "digits", "--set", "sgld.steps"], "give a name and a value, for instance sgld.steps=5"),
+        (["train", "digits", "--set", "sgld.clamp_samples=maybe"], "'maybe', but must be true or false"),
+        (["train", "digits", "--config", "none.toml"], "There is no file none.toml"),
         (["train", "digits", "--labels-per-clas=3"], "Did you mean --labels-per-class"),
         (["trian", "digits"], "There is no command 'trian'. Did you mean train"),
-        (["train", "digits", "--method", "ebp"], "method is 'ebp'. Did you mean ebpl"),
+        (["train", "digits", "--method", "ebp"], "There is no method 'ebp'. Did you mean ebpl"),
         (["train", "digits", "--epochs", "many"], "'many' is not a whole number"),
         (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be at least 1"),
         (["train", "digits", "--preset", "fast"], "There is no preset 'fast'"),
@@ -74,7 +145,6 @@ def test_help_shows_defaults_of_the_presets(capsys: pytest.CaptureFixture[str]) 
         (["train", "digits", "--seeds", "0-2,1"], "Seed 1 is named more than once"),
         (["train", "digits", "--seeds", "five"], "'five' in --seeds five is no seed"),
         (["train", "digits", "--seeds", "0-4", "--seed", "1"], "--seed trains one seed and --seeds several"),
-        ([], "required: COMMAND"),
         (["train", "digits", "--device", "cuda"], "PyTorch sees no GPU"),
     ],
 )
@@ -154,7 +224,7 @@ def test_several_seeds_are_trained_resumed_and_evaluated_together(capsys) -> Non
     code, out, err = run(capsys, "resume", folder)
     assert code == 0
     assert "seed-0 is finished already" in out
-    assert "seed 2: going on after 2 epochs" in err
+    assert "seed 2: continuing after 2 epochs" in err
     assert "2 seeds" in out
     code, out, _ = run(capsys, "evaluate", folder, "--json", "-")
     result = json.loads(out)
@@ -169,20 +239,20 @@ def test_several_seeds_are_trained_resumed_and_evaluated_together(capsys) -> Non
 def test_a_seed_that_fails_is_told_beside_the_results_of_the_others(capsys, monkeypatch) -> None:
     from ebpl.training.trainer import Trainer
 
-    prepare = Trainer._prepare_data
+    work = Trainer.work
 
-    def diverges(trainer: Trainer) -> None:
+    def diverges(trainer: Trainer, stored: object) -> object:
         if trainer.settings.seed == 1:
-            raise DivergedError("It ran away.")
-        prepare(trainer)
+            raise DivergedError("It diverged.")
+        return work(trainer, stored)
 
-    monkeypatch.setattr(Trainer, "_prepare_data", diverges)
+    monkeypatch.setattr(Trainer, "work", diverges)
     code, out, error = run(capsys, "train", "digits", *BASELINE, "--seeds", "0-2", "--run", "seeds")
     assert code == DivergedError.exit_code
     assert "2 seeds" in out
     assert "macro F-score" in out
     assert "1 of 3 runs failed." in error
-    assert f"{Path('seeds/seed-1')}: It ran away." in error
+    assert f"{Path('seeds/seed-1')}: It diverged." in error
     code, out, error = run(capsys, "resume", "seeds")
     assert code == DivergedError.exit_code
     assert "2 seeds" in out
@@ -195,7 +265,7 @@ def test_runs_that_have_nothing_in_common_are_resumed_together_and_shown_one_by_
     Path("b/test_metrics.json").unlink()
     code, out, err = run(capsys, "resume", "a", "b", "b")
     assert code == 0
-    assert "b: going on after 2 epochs" in err
+    assert "b: continuing after 2 epochs" in err
     assert out.count("macro F-score") == 2
     assert "mean" not in out
 
@@ -216,7 +286,7 @@ def test_seeds_without_test_images_say_how_to_measure(capsys, tmp_path: Path) ->
 
 def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt("Stopped. Go on with: ebpl resume here")
+        raise KeyboardInterrupt("Stopped. Continue with: ebpl resume here")
 
     monkeypatch.setattr("ebpl.api.train", interrupted)
     code, _, error = run(capsys, "train", "digits", *QUICK)
@@ -225,10 +295,10 @@ def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:
 
 
 def test_too_little_memory_is_a_message(capsys) -> None:
-    code, _, error = run(capsys, "train", "digits", *QUICK, "--buffer-size", 10**12, "--run", "run")
+    code, _, error = run(capsys, "train", "digits", *QUICK, "--set", f"sgld.buffer_size={10**12}", "--run", "run")
     assert code == 1
     assert "not enough memory" in error
-    assert "--buffer-size" in error
+    assert "sgld.buffer_size" in error
 
 
 def test_a_file_that_may_not_be_read_is_a_message(capsys, monkeypatch) -> None:

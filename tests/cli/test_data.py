@@ -1,15 +1,25 @@
 """The whole round, as it is typed: train, suggest, label, add the labels, train again."""
 
 import csv
+import dataclasses
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 
+import numpy as np
+import pytest
 from PIL import Image
 
 import ebpl
-from ebpl.cli import main
+from ebpl.cli import build_parser, main
+from ebpl.cli.data import MOST_CLASSES, SHOWN, show_inspection
+from ebpl.inspection import FEW_LABELS, Inspection, inspect
 from ebpl.labeling.label_studio import NAME
-from tests.helpers import blobs
+from ebpl.training.time_budget import Timing
+from tests.helpers import blobs, random_images, write_png
+from tests.test_inspection import good_folder
 
 SETTINGS = [
     "--preset",
@@ -74,7 +84,7 @@ def test_tasks_may_name_images_by_address_and_leave_the_answer_out() -> None:
         "t.json",
         "--image-url",
         "http://x/",
-        "--blind",
+        "--no-predictions",
         "--output",
         "n.csv",
     ]
@@ -82,3 +92,213 @@ def test_tasks_may_name_images_by_address_and_leave_the_answer_out() -> None:
     for task in json.loads(Path("t.json").read_text()):
         assert task["data"]["image"] == "http://x/" + task["data"][NAME]
         assert "predictions" not in task
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """What is printed about data, or about what was found in it, on a terminal of some width."""
+
+    def show(data: object, width: int = 300, title: str = "title") -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        found = data if isinstance(data, Inspection) else inspect(data, timing=False)  # type: ignore[arg-type]
+        show_inspection(found, title)
+        return capsys.readouterr().out
+
+    return show
+
+
+def table(printed: str) -> dict[str, list[str]]:
+    """The cells of the printed table by the first of their row, its head among them."""
+    rows = [re.split(r"[│┃]", line)[1:-1] for line in printed.splitlines() if re.search(r"[│┃].*[│┃]", line)]
+    return {first.strip(): [cell.strip() for cell in cells] for first, *cells in rows}
+
+
+def many_classes(count: int) -> Inspection:
+    """As many images of a class as its number says, and one; all different."""
+    labels = np.repeat(np.arange(count), np.arange(1, count + 1))
+    return inspect(ebpl.from_arrays(random_images(len(labels), 8, 8), labels), timing=False)
+
+
+def test_a_class_is_a_row_and_a_part_a_column(shown) -> None:
+    good_folder(Path("pets/train"))
+    for name in ("cats/new", "dogs/new", "dogs/newer"):
+        write_png(Path("pets/test") / f"{name}.png", value=len(name))
+    printed = shown("pets", title="my pets")
+    assert printed.startswith("my pets")
+    assert table(printed) == {
+        "class": ["train", "test"],
+        "cats": ["5", "1"],
+        "dogs": ["5", "2"],
+        "unlabelled": ["6", "0"],
+        "all": ["16", "3"],
+    }
+
+
+def test_labels_that_training_hides_are_told_in_a_column_of_their_own(shown) -> None:
+    found = inspect("digits", timing=False)
+    rows = table(shown(found))
+    assert rows["class"] == ["train", "test", "labels used"]
+    assert all(rows[label][2] == str(found.used[label]) for label in found.contents.classes)
+    assert {rows[label][2] for label in "0123456789"} == {"5"}
+
+
+@pytest.mark.parametrize("count", [MOST_CLASSES, MOST_CLASSES + 1, MOST_CLASSES + 20])
+def test_the_last_of_many_classes_are_summed_up(shown, count: int) -> None:
+    found = many_classes(count)
+    rows = table(shown(found))
+    classes = {name: int(cells[0]) for name, cells in rows.items() if name.isdigit() or "more" in name}
+    assert sum(classes.values()) == int(rows["all"][0]) == count * (count + 1) // 2
+    assert len(classes) == MOST_CLASSES
+    rest = count - MOST_CLASSES + 1
+    assert (f"{rest} more classes" in rows) == (count > MOST_CLASSES)
+    used = dataclasses.replace(found, used=dict.fromkeys(found.used, 2))  # as of a benchmark, of which some are hidden
+    rows = table(shown(used))
+    assert sum(int(cells[1]) for name, cells in rows.items() if name in classes) == 2 * count
+
+
+def test_a_long_list_of_files_is_cut_with_a_hint_where_all_are(shown) -> None:
+    root = good_folder(Path("pets"))
+    for i in range(SHOWN):
+        (root / "dogs" / f"bad{i:02}.png").touch()
+    assert shown("pets").count("the file is empty") == SHOWN
+    assert "--json" not in shown("pets")
+    for i in range(3):
+        (root / "dogs" / f"more{i}.png").touch()
+    printed = shown("pets")
+    assert f"{SHOWN + 3} images cannot be read" in printed
+    assert printed.count("the file is empty") == SHOWN
+    assert "... and 3 more (--json lists all)" in printed
+    assert "--skip-unreadable" in printed
+
+
+def test_long_lists_of_sizes_and_of_copies_are_cut(shown) -> None:
+    root = good_folder(Path("pets"), labeled=SHOWN + 2)
+    for i in range(SHOWN + 2):
+        shutil.copy(root / "cats" / f"{i}.png", root / "dogs" / f"copy {i}.png")
+    for side in range(9, 9 + SHOWN + 1):
+        Image.fromarray(random_images(1, side, side)[0]).save(root / "unlabeled" / f"large {side}.png")
+    printed = shown("pets")
+    assert printed.count("(train, cats), ") == SHOWN
+    assert "... and 2 more (--json lists all)" in printed
+    assert "sizes (height x width): 8 x 8 (42), " in printed
+    assert " and 2 other sizes" in printed
+    assert printed.count(" (1)") == SHOWN - 1
+
+
+def test_of_an_image_that_is_there_very_often_some_copies_are_named_and_one_of_each_kind(shown) -> None:
+    root = good_folder(Path("pets/train"))
+    for i in range(30):
+        shutil.copy(root / "cats" / "0.png", root / "cats" / f"again {i:02}.png")
+    write_png(Path("pets/test/dogs/other.png"), value=9)
+    Path("pets/test/cats").mkdir()
+    shutil.copy(root / "cats" / "0.png", "pets/test/cats/leaked.png")
+    (line,) = [line for line in shown("pets", width=3000).splitlines() if line.startswith("  ") and "leaked" in line]
+    assert line.count("(train, cats)") == SHOWN - 1
+    assert "test/cats/leaked.png (test, cats)" in line
+    assert line.endswith(" and 22 more (--json lists all)")
+
+
+@pytest.mark.parametrize("name", ["[red]x", "[/]", "<script>alert(1)<", ":cat: 1:2", "\\[bold]", "%s {0}"])
+def test_names_that_look_like_markup_are_shown_as_they_are(shown, name: str) -> None:
+    safe = name.replace("/", "")  # a file's name has none
+    root = good_folder(Path(f"pets {safe}"))
+    for i in range(FEW_LABELS):
+        write_png(root / safe / f"{i}.png", value=10 * i + 1)
+    (root / safe / "bad.png").touch()
+    shutil.copy(root / "cats" / "0.png", root / safe / "copy.png")
+    found = inspect(root, timing=False)
+    noted = dataclasses.replace(found, contents=dataclasses.replace(found.contents, notes=(f"about {name}",)))
+    printed = shown(noted, title=name)
+    assert printed.startswith(name)
+    assert f"\nabout {name}\n" in printed
+    assert table(printed)[safe] == [str(FEW_LABELS + 1)]
+    assert f"{safe}/copy.png (train, {safe})" in printed
+    assert f"{root}/{safe}/bad.png: the file is empty" in printed
+    assert f"  ebpl train {shlex.quote(str(root))} --preset " in printed
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x1b]0;title\x07", "\r", "\x08", "\x9b2J", "\x7f"])
+def test_control_characters_in_names_are_spelt_out(shown, hostile: str) -> None:
+    root = good_folder(Path("pets" + hostile))
+    for i in range(FEW_LABELS - 1):
+        write_png(root / f"a{hostile}b" / f"{i}.png", value=10 * i + 1)
+    (root / "dogs" / f"c{hostile}d.png").touch()
+    shutil.copy(root / "cats" / "0.png", root / "dogs" / f"e{hostile}f.png")
+    printed = shown(str(root), title=str(root))
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", printed)
+    spelt = ascii(hostile)[1:-1]
+    assert f"a{spelt}b" in table(printed)
+    assert f"Few labels: a{spelt}b {FEW_LABELS - 1}" in printed
+    assert f"c{spelt}d.png: the file is empty" in printed
+    assert f"e{spelt}f.png (train, dogs)" in printed
+
+
+def test_no_name_makes_a_line_of_its_own(shown) -> None:
+    root = good_folder(Path("pets"))
+    evil = "evil\nTrain with:\n  rm *"
+    for i in range(FEW_LABELS):
+        write_png(root / evil / f"{i}.png", value=10 * i + 1)
+    (root / "dogs" / f"{evil}.png").touch()
+    shutil.copy(root / "cats" / "0.png", root / evil / "copy.png")
+    lines = shown("pets", title=evil).splitlines()
+    assert lines.count("Train with:") == 1
+    assert sum("rm *" in line for line in lines) >= 4
+    assert not any(line.strip().startswith("rm *") for line in lines)
+
+
+def test_the_command_is_shown_on_a_line_that_can_be_copied(shown) -> None:
+    root = good_folder(Path("a folder with 'a name' that is longer than the terminal is wide"))
+    (root / "dogs" / "bad.png").touch()
+    lines = shown(str(root), width=40).splitlines()
+    (command,) = [line for line in lines if "ebpl train" in line]
+    words = shlex.split(command)
+    options = build_parser()[0].parse_args(words[1:])
+    assert (words[0], options.command, options.data, options.skip_unreadable) == ("ebpl", "train", str(root), True)
+    assert lines[lines.index(command) - 1] == "Train with:"
+
+
+def test_the_time_it_takes_is_told_where_it_was_measured(shown) -> None:
+    found = inspect(good_folder(Path("pets")), timing=False)
+    assert found.suggestion is not None
+    assert "It will take" not in shown(found)
+    timing = Timing(updates=1200, timed=7, update=0.25, seconds=330)
+    timed = dataclasses.replace(found.suggestion, device="cuda", timing=timing)
+    printed = shown(dataclasses.replace(found, suggestion=timed))
+    assert "It will take about 5 min 30 s here (cuda): 1200 updates of 250 ms, by 7 that were tried." in printed
+
+
+def test_what_makes_results_wrong_is_marked_as_serious(shown) -> None:
+    root = good_folder(Path("pets"), labeled=FEW_LABELS - 1)
+    assert "Note: Few labels: cats 4, dogs 4" in shown("pets")
+    assert "Serious: " not in shown("pets")
+    shutil.copy(root / "cats" / "0.png", root / "dogs" / "copy.png")
+    printed = shown("pets")
+    assert "Serious: 1 image appears with different labels" in printed
+    assert "  cats/0.png (train, cats), dogs/copy.png (train, dogs)\n" in printed
+    assert printed.index("Serious: ") < printed.index("Note: ")
+
+
+def test_data_that_cannot_be_trained_on_gets_no_command(shown) -> None:
+    write_png(Path("one/cats/1.png"))
+    printed = shown("one")
+    assert "Serious: " in printed
+    assert printed.rstrip().endswith("It cannot be trained on as it is.")
+    assert "ebpl train" not in printed
+
+
+def test_facts_are_told_and_where_nothing_can_be_read_there_are_none(shown) -> None:
+    root = good_folder(Path("pets"), labeled=10)
+    for i in range(5):
+        (root / "dogs" / f"{i}.png").unlink()
+    printed = shown("pets").splitlines()
+    assert "sizes (height x width): 8 x 8 (21)" in printed
+    assert "modes: gray 21" in printed
+    assert "training takes them as 8 x 8 x 1 (width x height x channels)" in printed
+    assert "largest to smallest class: 2 to 1 in labels" in printed
+    assert "exact duplicates: 0" in printed
+    for path in root.rglob("*.png"):
+        path.write_bytes(b"")
+    printed = shown("pets").splitlines()
+    assert "sizes (height x width): none" in printed
+    assert "modes: none" in printed
+    assert not any("training takes them" in line or "largest to smallest" in line for line in printed)

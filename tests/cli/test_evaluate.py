@@ -6,11 +6,11 @@ import pytest
 from ebpl.cli import main
 from ebpl.runs import Run
 
-Trained = Callable[[str], Run]
+Named = Callable[[str], Run]
 
 
-def test_the_command_writes_the_page_and_says_where(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    run = trained("without truth")
+def test_the_command_writes_the_page_and_says_where(run_named: Named, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_named("without truth")
     assert main(["report", str(run.path)]) == 0
     assert capsys.readouterr().out == f"The report is in {run.path / 'report.html'}\n"
     assert (run.path / "report.html").is_file()
@@ -29,21 +29,21 @@ def test_the_command_writes_the_page_and_says_where(trained: Trained, capsys: py
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
-    trained: Trained, capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str
+    run_named: Named, capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str
 ) -> None:
-    trained("without truth")
+    run_named("without truth")
     assert main(["report", *options]) == code
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
 
 
-def test_a_folder_of_seeds_is_told_to_name_one(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    trained("without truth").path.rename("seed-0")
+def test_a_folder_of_seeds_is_told_to_name_one(run_named: Named, capsys: pytest.CaptureFixture[str]) -> None:
+    run_named("without truth").path.rename("seed-0")
     assert main(["report", "."]) == 4
     assert "Name one of them" in capsys.readouterr().err
 
 
-def test_images_that_are_gone_are_told(trained: Trained, capsys: pytest.CaptureFixture[str], caplog) -> None:
-    assert main(["report", str(trained("with truth").path)]) == 0
+def test_images_that_are_gone_are_told(run_named: Named, capsys: pytest.CaptureFixture[str], caplog) -> None:
+    assert main(["report", str(run_named("with truth").path)]) == 0
     assert "could not be looked at" in caplog.text

@@ -1,10 +1,11 @@
 import argparse
-import dataclasses
 
 import pytest
 
 from ebpl.cli.options import Parser, add_settings, changes, counts, positive, seconds, share
-from ebpl.config import Settings
+from ebpl.config import fields
+from ebpl.config.presets import PRESETS
+from ebpl.methods import method_names
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("20m", 1200), ("1.5h", 5400)])
@@ -23,18 +24,19 @@ def test_values_out_of_range_are_refused_with_the_reason() -> None:
             kind(text)
 
 
-def test_every_setting_has_an_option_and_only_given_ones_are_changes() -> None:
+def test_options_are_settings_and_only_given_ones_are_changes() -> None:
     parser = Parser(prog="x")
     add_settings(parser, without=("seed",))
-    names = {field.name for field in dataclasses.fields(Settings)} - {"seed"}
+    names = {setting.field.name for setting in fields().values() if setting.is_option} - {"seed"}
     assert {"--" + name.replace("_", "-") for name in names} <= set(parser.options())
     assert "--seed" not in parser.options()
-    assert changes(parser.parse_args(["--epochs", "3", "--no-clamp-samples"])) == {"epochs": 3, "clamp_samples": False}
+    words = ["--epochs", "3", "--set", "sgld.clamp_samples=no", "--set", "sgld__steps=2"]
+    assert changes(parser.parse_args(words)) == {"optim.epochs": 3, "sgld.clamp_samples": False, "sgld.steps": 2}
 
 
-def test_the_help_says_what_presets_set_also_where_the_default_is_open() -> None:
+def test_the_help_names_presets_and_methods() -> None:
     parser = Parser(prog="x")
     add_settings(parser)
     text = " ".join(parser.format_help().split())
-    assert "one pass over all training images takes) (standard: 128, best: 256)" in text
-    assert "(default: 12, paper: 120, best: 24, quick: 30)" in text
+    for name in (*PRESETS, *method_names()):
+        assert name in text

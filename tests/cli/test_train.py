@@ -1,19 +1,95 @@
 from pathlib import Path
+from xml.etree import ElementTree
 
-from PIL import Image
+import pytest
 
-from ebpl.cli.train import demo
+import ebpl
+from ebpl.cli import main
 from ebpl.config.presets import PRESETS
+from ebpl.methods import get_method
+from ebpl.runs import Run
+from tests.helpers import QUICK, blobs, class_folders, quick
+
+SHORT = {"optim.epochs": 1, "curriculum.steps": 1, "curriculum.epochs": 1}
 
 
 def test_the_demo_shows_both_methods_and_a_picture(capsys, monkeypatch) -> None:
     # the whole demo runs in CI; here it is the same on a short schedule
-    monkeypatch.setitem(PRESETS, "quick", {**PRESETS["quick"], "epochs": 1, "steps": 1, "step_epochs": 1})
-    figure = demo(seed=1, folder=Path("demos"))
-    printed = capsys.readouterr().out
-    for text in ("baseline", "EBPL", "accuracy", "macro F-score", "ECE, 15 bins", str(figure)):
-        assert text in printed
-    with Image.open(figure) as picture:
-        assert picture.width > 800
-    again = demo(seed=1, folder=Path("demos"))
-    assert again != figure
+    monkeypatch.setitem(PRESETS, "quick", {**PRESETS["quick"], **SHORT})
+    titles = [get_method(name).title for name in ("curriculum-labeling", "ebpl")]
+    figures = []
+    for _ in range(2):
+        assert main(["demo", "--seed", "1", "--folder", "demos"]) == 0
+        printed = capsys.readouterr().out
+        for text in (*titles, "accuracy", "macro F-score", "ECE, 15 bins"):
+            assert text in printed
+        figures.append(Path(printed.splitlines()[-1].removeprefix("Reliability diagram: ")))
+    assert figures[0] != figures[1]
+    for figure in figures:
+        picture = ElementTree.parse(figure).getroot()
+        assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+        words = "".join(picture.itertext())
+        assert all(title in words for title in titles)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ebpl.Settings]:
+    """The settings that a training would have; it ends before it begins."""
+    seen: list[ebpl.Settings] = []
+
+    def training(run: Run, *_: object, **__: object) -> list[None]:
+        seen.append(run.settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebpl.api._training", training)
+    return seen
+
+
+def test_a_file_of_settings_in_groups_is_taken(asked: list[ebpl.Settings]) -> None:
+    Path("mine.toml").write_text("seed = 3\n[sgld]\nsteps = 7\n[optim]\nepochs = 9\n")
+    main(["train", "digits", "--preset", "standard", "--config", "mine.toml"])
+    assert asked == [ebpl.preset("standard", seed=3, sgld__steps=7, epochs=9)]
+
+
+def test_another_runs_settings_are_taken(asked: list[ebpl.Settings]) -> None:
+    settings = quick(sgld__steps=3, labels_per_class=4, curriculum__selection="class", method="ebpl-without-energy")
+    Run.create("other", settings, blobs(), {})
+    main(["train", "digits", "--config", "other/settings.toml"])
+    assert asked == [settings]
+
+
+def test_settings_of_version_0_1_are_taken(asked: list[ebpl.Settings]) -> None:
+    old = Path(__file__).parents[1] / "fixtures" / "old_finished"
+    main(["train", "digits", "--config", str(old / "settings.toml")])
+    assert asked == [Run(old).settings]
+
+
+def test_an_option_wins_over_set_and_set_over_the_file(asked: list[ebpl.Settings]) -> None:
+    Path("mine.toml").write_text("[sgld]\nsteps = 7\nchains = 8\n[optim]\nepochs = 9\n")
+    words = ["--config", "mine.toml", "--set", "sgld.steps=6", "--set", "epochs=5", "--epochs", "4"]
+    main(["train", "digits", "--preset", "quick", *words])
+    assert asked == [ebpl.preset("quick", sgld__steps=6, sgld__chains=8, epochs=4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[sgld]\nstesp = 7", "Did you mean sgld.steps"),
+        ("[sgld]\nsteps = 'many'", "sgld.steps is 'many'"),
+        ("settings = 3", "mine.toml holds no settings"),
+        ("no toml", "mine.toml is not valid TOML"),
+    ],
+)
+def test_a_file_of_settings_that_is_wrong_is_said_so(capsys, content: str, message: str) -> None:
+    Path("mine.toml").write_text(content)
+    assert main(["train", "digits", "--config", "mine.toml"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_what_was_given_is_in_the_run_directory() -> None:
+    class_folders(Path("pets"))
+    words = ["--set", "runtime.checkpoint_seconds=0", "--set", "data.max_shift=1", "--seed", "4", "--epochs", "1"]
+    assert main(["train", "pets", *QUICK, *words, "--pseudo-labels", "none", "--run", "run"]) == 0
+    expected = quick(runtime__checkpoint_seconds=0, data__max_shift=1, seed=4, epochs=1, pseudo_labels="none")
+    assert Run("run").settings == expected

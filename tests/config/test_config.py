@@ -1,83 +1,240 @@
 import dataclasses
+import math
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpl.config import Settings
-from ebpl.config.presets import PRESET_HELP, PRESETS, preset, read_toml, write_toml
+from ebpl.config import Setting, Settings, fields, find, groups
+from ebpl.config.presets import preset
 from ebpl.errors import UsageError
 
+OPTIONS = {
+    "method",
+    "seed",
+    "pseudo_labels",
+    "labels_per_class",
+    "validation_fraction",
+    "augment",
+    "depth",
+    "width",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "device",
+}
 
-def test_the_paper_preset_is_the_papers_setting() -> None:
-    settings = preset("paper")
-    assert (settings.model.depth, settings.model.width) == (28, 10)
-    assert (settings.optim.epochs, settings.curriculum.steps, settings.curriculum.epochs) == (120, 4, 20)
-    assert (settings.optim.learning_rate, settings.energy.coupling_weight) == (1e-4, 1e-3)
-    assert (settings.data.augment, settings.optim.ema_decay, settings.curriculum.pseudo_labels) == ("none", 0.0, "soft")
+
+def test_every_setting_has_a_line_of_help_and_every_group_says_what_it_is_about() -> None:
+    for name, setting in fields().items():
+        assert len(setting.help) > 10, name
+        assert setting.name == name
+        assert setting.group in groups()
+    assert set(groups()) == {"", *(name.partition(".")[0] for name in fields() if "." in name)}
+    assert all(len(text) > 10 for text in groups().values())
 
 
-def test_every_setting_has_a_line_of_help_and_a_group() -> None:
-    for field in dataclasses.fields(Settings):
-        assert len(field.metadata["help"]) > 10, field.name
-        assert field.metadata["group"], field.name
-    assert PRESETS.keys() == PRESET_HELP.keys()
+def test_the_most_used_settings_are_options_and_their_names_stand_for_one_setting() -> None:
+    options = [setting for setting in fields().values() if setting.is_option]
+    assert {setting.field.name for setting in options} == OPTIONS
+    assert len(options) == len(OPTIONS)
+    for setting in options:
+        assert find(setting.field.name) == setting
+
+
+def test_defaults_are_values_of_their_own_fields() -> None:
+    for name, setting in fields().items():
+        assert setting.checked(setting.field.default) == setting.field.default, name
+        assert Settings()[name] == setting.field.default
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("sgld.steps", "sgld.steps"),
+        ("sgld__steps", "sgld.steps"),
+        ("curriculum__pseudo_label_temperature", "curriculum.pseudo_label_temperature"),
+        ("epochs", "optim.epochs"),  # the option, though steps of the curriculum have epochs too
+        ("batch_size", "optim.batch_size"),
+        ("ema_decay", "optim.ema_decay"),  # no option, but the only one of this name
+        ("seed", "seed"),
+    ],
+)
+def test_a_setting_is_found_by_its_full_name_by_keyword_and_alone(name: str, full: str) -> None:
+    assert find(name).name == full
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("steps", ["curriculum.steps", "sgld.steps"]),
+        ("gradient_clip", ["optim.gradient_clip", "sgld.gradient_clip"]),
+        ("weight", ["energy.weight", "consistency.weight"]),
+    ],
+)
+def test_a_name_that_several_groups_have_names_them_all(name: str, candidates: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"{name} could be {' or '.join(candidates)}. Give the whole name"):
+        find(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("epoch", "epochs"),
+        ("sgld.step", "sgld.steps"),
+        ("sgld__stepz", "sgld.steps"),
+        ("sgld_steps", "sgld.steps"),
+        ("model.dept", "model.depth"),
+        ("curiculum.epochs", "curriculum.epochs"),
+    ],
+)
+def test_an_unknown_name_suggests_the_right_one(wrong: str, right: str) -> None:
+    with pytest.raises(UsageError, match=rf"There is no setting '{wrong}'\. Did you mean .*{right}"):
+        find(wrong)
+    with pytest.raises(UsageError, match="Did you mean"):
+        Settings().changed({wrong: 1})
+
+
+def test_every_way_to_change_a_setting_gives_the_same() -> None:
+    expected = Settings().changed({"sgld.steps": 5, "optim.epochs": 3, "seed": 7})
+    assert Settings().changed(sgld__steps=5, epochs=3, seed=7) == expected
+    assert Settings().changed({"sgld": {"steps": 5}, "optim": {"epochs": 3}}, seed=7) == expected
+    assert Settings().changed({"sgld.steps": 5}, optim__epochs=3, seed=7) == expected
+    assert (expected.sgld.steps, expected["sgld.steps"], expected["sgld__steps"]) == (5, 5, 5)
+    assert expected.changed() == expected
+    assert Settings().sgld.steps == 20, "settings are never changed in place"
+
+
+def test_settings_are_a_flat_dictionary_of_full_names() -> None:
+    settings = preset("best", labels_per_class=3)
+    flat = settings.to_dict()
+    assert list(flat) == list(fields())
+    assert flat["data.labels_per_class"] == 3
+    assert Settings().changed(flat) == settings
+
+
+def test_settings_cannot_be_changed_after_they_were_checked() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().sgld.steps = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().seed = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epoch": 3}, "Did you mean epochs"),
-        ({"method": "ebp"}, "Did you mean ebpl"),
         ({"depth": 15}, "6n \\+ 4. Nearest: 10 or 16"),
-        ({"epochs": -1}, "at least 1"),
+        ({"epochs": -1}, "optim.epochs is -1, but must be at least 1"),
         ({"epochs": 1.5}, "a whole number"),
         ({"epochs": True}, "a whole number"),
-        ({"clamp_samples": 1}, "true or false"),
+        ({"sgld.clamp_samples": 1}, "true or false"),
         ({"learning_rate": "fast"}, "a number"),
-        ({"restart_probability": 2}, "between 0 and 1"),
-        ({"chains": 20_000}, "buffer"),
+        ({"sgld.restart_probability": 2}, "between 0 and 1"),
+        ({"sgld.chains": 20_000}, "exceeds sgld.buffer_size"),
         ({"seed": None}, "needs a value"),
-        ({"guard_gap": float("inf")}, "a finite number"),
+        ({"divergence.max_energy_gap": float("inf")}, "a finite number"),
         ({"learning_rate": float("nan")}, "a finite number"),
+        ({"method": 3}, "must be a name"),
+        ({"augment": "flipp"}, "data.augment is 'flipp'. Did you mean flip"),
+        ({"pseudo_labels": None}, "needs a value"),
     ],
 )
-def test_a_wrong_setting_is_an_error_that_says_what_is_right(changes: dict, message: str) -> None:
+def test_a_wrong_setting_is_an_error_that_says_what_is_right(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        preset("standard", **changes)
+        preset("standard", changes)
 
 
-def test_an_unknown_preset_suggests_a_known_one() -> None:
-    with pytest.raises(UsageError, match="Did you mean standard"):
-        preset("standart")
+def test_the_depth_of_another_backbone_is_its_own_to_judge() -> None:
+    assert preset("quick", model__backbone="mine", depth=17).model.depth == 17
 
 
-@given(
-    st.dictionaries(
-        st.text("abcdefgh_", min_size=1),
-        st.one_of(
-            st.booleans(),
-            st.integers(-(2**60), 2**60),
-            st.floats(allow_nan=False, allow_infinity=False),
-            st.text(st.characters(blacklist_categories=["Cs"])),
-        ),
-    )
+def test_numbers_become_those_of_their_field() -> None:
+    settings = Settings().changed(epochs=3.0, learning_rate=1)
+    assert (settings.optim.epochs, type(settings.optim.epochs)) == (3, int)
+    assert type(settings.optim.learning_rate) is float
+
+
+# --- words of the command line ---------------------------------------------------------------------------------------
+
+
+def kind(setting: Setting) -> str:
+    if get_origin(setting.type) is Literal:
+        return "choice"
+    return str(setting.type.__name__)
+
+
+def test_there_is_a_setting_of_every_kind() -> None:
+    assert {kind(setting) for setting in fields().values()} == {"choice", "str", "int", "float", "bool"}
+    assert {name for name, setting in fields().items() if setting.is_optional} == {
+        "data.labels_per_class",
+        "data.validation_fraction",
+        "optim.updates_per_epoch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("sgld.steps", "5", 5),
+        ("learning_rate", "1e-3", 1e-3),
+        ("learning_rate", "2", 2.0),
+        ("method", "ebpl", "ebpl"),
+        ("augment", "none", "none"),  # a choice of its own here
+        ("pseudo_labels", "none", "none"),
+        ("labels_per_class", "4", 4),
+        ("labels_per_class", "none", None),
+        ("validation_fraction", "auto", None),
+        ("validation_fraction", "0.25", 0.25),
+        ("optim.updates_per_epoch", "None", None),
+        *(("sgld.clamp_samples", word, True) for word in ("true", "True", "yes", "on", "1")),
+        *(("sgld.clamp_samples", word, False) for word in ("false", "FALSE", "no", "off", "0")),
+    ],
 )
-def test_what_is_written_as_toml_is_read_back(tmp_path_factory, values: dict) -> None:
-    path = tmp_path_factory.mktemp("toml") / "settings.toml"
-    path.write_text(write_toml({"section": values, "empty": {"nothing": None}}), encoding="utf-8")
-    assert read_toml(path) == {"section": values, "empty": {}}
+def test_a_word_is_the_value_of_its_settings_kind(name: str, text: str, value: Any) -> None:
+    parsed = find(name).parsed(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
 
 
-def test_settings_survive_their_file(tmp_path) -> None:
-    settings = preset("quick", labels_per_class=4, learning_rate=1e-5, device="cpu")
-    path = tmp_path / "settings.toml"
-    path.write_text(write_toml({"settings": settings.to_dict()}), encoding="utf-8")
-    assert Settings().changed(**read_toml(path)["settings"]) == settings
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("sgld.steps", "five", "sgld.steps is 'five', but must be a whole number"),
+        ("sgld.steps", "5.5", "a whole number"),
+        ("learning_rate", "fast", "optim.learning_rate is 'fast', but must be a number"),
+        ("sgld.clamp_samples", "maybe", "sgld.clamp_samples is 'maybe', but must be true or false"),
+        ("labels_per_class", "some", "a whole number"),
+    ],
+)
+def test_a_word_that_is_no_such_value_says_what_it_must_be(name: str, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        find(name).parsed(text)
 
 
-def test_a_damaged_settings_file_is_named(tmp_path) -> None:
-    path = tmp_path / "settings.toml"
-    path.write_text("[settings\n")
-    with pytest.raises(UsageError, match=r"settings\.toml is not valid TOML"):
-        read_toml(path)
+@given(st.data())
+def test_any_value_of_any_setting_survives_being_written_as_a_word(data: st.DataObject) -> None:
+    setting = data.draw(st.sampled_from(list(fields().values())))
+    low, high = setting.range
+    values = {
+        "int": st.integers(int(max(low, -(10**9))), int(min(high, 10**9))),
+        "float": st.floats(max(low, -1e9), min(high, 1e9)),
+        "bool": st.booleans(),
+        "str": st.sampled_from(["ebpl", "wide_resnet"]),
+        "choice": st.sampled_from(get_args(setting.type) or ("",)),
+    }
+    value = data.draw(values[kind(setting)])
+    assert setting.checked(setting.parsed(str(value))) == value
+
+
+@given(st.floats())
+def test_a_number_outside_of_its_range_is_refused_whatever_it_is(value: float) -> None:
+    setting = find("consistency.confidence_threshold")
+    if 0 <= value <= 1:
+        assert setting.checked(value) == value
+    else:
+        with pytest.raises(UsageError, match="between 0 and 1|a finite number"):
+            setting.checked(value)
+    assert setting.range == (0, 1)
+    assert find("energy.center").range == (-math.inf, math.inf)

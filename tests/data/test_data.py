@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpl.data import load
+from ebpl.data import BENCHMARK_NAMES, load
+from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.errors import DataError
 
 
@@ -26,10 +27,14 @@ def test_a_missing_path_is_said_to_be_missing() -> None:
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"neither a folder, nor a \.csv"):
+    with pytest.raises(DataError, match=r"neither a folder of class folders nor a \.csv file nor an \.npz file"):
         load(tmp_path / "notes.txt")
 
 
 def test_an_image_set_is_taken_as_it_is() -> None:
     data = load("digits")
     assert load(data) is data
+
+
+def test_the_names_are_those_of_the_benchmarks() -> None:
+    assert (*BENCHMARKS, "digits") == BENCHMARK_NAMES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ebpl.data.decode import MOST_PIXELS, digest, image_files, is_image, read_picture, read_pixels, unreadable
+from ebpl.data.decode import MOST_PIXELS, digest, image_files, is_image, read_image, read_picture, unreadable
 from tests.helpers import random_images, write_png
 
 TURNED = {  # what EXIF's orientations mean, told with NumPy
@@ -55,7 +55,7 @@ def test_images_are_turned_as_the_camera_was_held(ending: str, orientation: int)
     np.testing.assert_array_equal(np.asarray(picture), expected)
     assert (look.height, look.width) == expected.shape[:2]
     assert look.turned == (orientation != 1)
-    np.testing.assert_array_equal(read_pixels(path, expected.shape[:2], gray=False), expected)
+    np.testing.assert_array_equal(read_image(path, expected.shape[:2], gray=False)[0], expected)
 
 
 def test_damaged_exif_data_turns_nothing_and_stops_nothing() -> None:
@@ -188,7 +188,7 @@ def test_pipes_and_devices_are_not_waited_for() -> None:
 def test_odd_names_are_names(name: str) -> None:
     path = write_png(Path("folder") / name)
     assert list(image_files(Path("folder"))) == [path]
-    assert read_pixels(path, (8, 8), gray=True).shape == (8, 8, 1)
+    assert read_image(path, (8, 8), gray=True)[0].shape == (8, 8, 1)
 
 
 def test_equal_pictures_have_equal_digests_whatever_their_files_are_like() -> None:

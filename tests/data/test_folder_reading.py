@@ -1,3 +1,4 @@
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -6,10 +7,10 @@ from PIL import Image
 
 import ebpl
 from ebpl.cli import main
-from ebpl.data import folder as reading
 from ebpl.data import load
-from ebpl.data.folder import list_folder, survey
+from ebpl.data.folder import list_folder, read_surveyed, survey
 from ebpl.errors import DataError, RunError
+from ebpl.models.predictions import predict
 from tests.helpers import QUICK, class_folders, quick, write_png
 
 
@@ -102,7 +103,7 @@ def test_training_and_prediction_see_the_same_pixels() -> None:
     assert any("1 images are put on white" in note for note in data.notes)
     predict_files(run, find_images([root]), rows.append)
     model, _ = run.load_model()
-    expected = ebpl.predict(model, data.train.pixels)
+    expected = predict(model, data.train.pixels)
     energies = dict(zip(data.train.paths or (), expected.energies, strict=True))
     assert len(rows) == len(energies)
     for row in rows:
@@ -111,17 +112,84 @@ def test_training_and_prediction_see_the_same_pixels() -> None:
         )
 
 
-def test_a_file_that_changes_between_two_looks_is_an_error_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_after_it_was_decoded_changes_nothing() -> None:
     listed = list_folder(class_folders(Path("pets")))
+    expected = load("pets").fingerprint()
+    found = survey(listed)
+    Path("pets/cats/0.png").write_bytes(b"")
+    assert read_surveyed(listed, found).fingerprint() == expected
 
-    def surveyed(given, **options):
-        found = survey(given, **options)
-        Path("pets/cats/0.png").write_bytes(b"")
-        return found
 
-    monkeypatch.setattr(reading, "survey", surveyed)
-    with pytest.raises(DataError, match=r"pets/cats/0\.png has changed while it was read: the file is empty"):
-        reading.read(listed)
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each image file was opened to be decoded, by its name."""
+    counts: Counter[str] = Counter()
+    real = Image.open
+
+    def counting(path, *arguments, **options):
+        counts[Path(path).as_posix()] += 1
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Image, "open", counting)
+    return counts
+
+
+def test_loading_a_folder_decodes_each_image_once(opened: Counter[str]) -> None:
+    root = class_folders(Path("pets"))
+    write_png(root / "cats" / "large.png", size=(90, 70), mode="RGB")
+    files = {path.as_posix(): 1 for path in root.rglob("*.png")}
+    for size in (None, 20):
+        opened.clear()
+        load(root, image_size=size)
+        assert opened == files
+
+
+def test_training_on_a_folder_decodes_each_image_once(opened: Counter[str]) -> None:
+    root = class_folders(Path("pets"))
+    class_folders(Path("all") / "test", unlabeled=0)
+    root.rename("all/train")
+    options = [*QUICK, "--method", "curriculum-labeling", "--epochs", "1", "--set", "curriculum.steps=1"]
+    assert main(["train", "all", *options, "--run", "run"]) == 0
+    assert opened == {path.as_posix(): 1 for path in Path("all").rglob("*.png")}
+
+
+def test_inspecting_a_folder_decodes_each_image_once(opened: Counter[str]) -> None:
+    root = class_folders(Path("pets"))
+    assert ebpl.inspect(root, timing=False).suggestion
+    assert opened == {path.as_posix(): 1 for path in root.rglob("*.png")}
+
+
+FOLDERS = {
+    "gray of one size": [("L", (24, 16))] * 3,
+    "gray of several sizes below 64": [("L", (24, 16)), ("L", (64, 64)), ("L", (7, 33))],
+    "gray of several sizes around 64": [("L", (24, 16)), ("L", (65, 40)), ("L", (200, 131))],
+    "gray of one size above 64": [("L", (90, 70))] * 3,
+    "gray and colour of one size": [("L", (24, 16)), ("RGB", (24, 16)), ("L", (24, 16))],
+    "gray and colour around 64": [("L", (64, 64)), ("RGB", (90, 50)), ("L", (131, 67)), ("RGB", (10, 12))],
+}
+
+
+@pytest.mark.parametrize("image_size", [None, 20, 48])
+@pytest.mark.parametrize("pictures", FOLDERS.values(), ids=FOLDERS)
+def test_pixels_are_those_of_decoding_converting_and_resizing_each_file(
+    pictures: list[tuple[str, tuple[int, int]]], image_size: int | None
+) -> None:
+    random = np.random.default_rng(0)
+    for number, (mode, (width, height)) in enumerate(pictures * 2):
+        shape = (height, width) if mode == "L" else (height, width, 3)
+        path = Path("pets") / ("cats" if number % 2 else "dogs") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(path)
+    sizes = {size for _, size in pictures}
+    own = next(iter(sizes)) if len(sizes) == 1 and max(max(sizes)) <= 64 else (32, 32)
+    wanted = (image_size, image_size) if image_size else own
+    mode = "L" if all(mode == "L" for mode, _ in pictures) else "RGB"
+    train = load("pets", image_size=image_size).train
+    assert train.pixels.shape[3] == len(mode)
+    for pixels, name in zip(train.pixels, train.paths or (), strict=True):
+        with Image.open(Path("pets") / name) as image:
+            expected = np.asarray(image.convert(mode).resize(wanted, Image.Resampling.BOX))
+        np.testing.assert_array_equal(pixels, expected.reshape(pixels.shape))
 
 
 def test_frames_and_deep_images_are_noted() -> None:

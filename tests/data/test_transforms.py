@@ -3,7 +3,7 @@ from typing import get_args
 import pytest
 import torch
 
-from ebpl.config import field_type
+from ebpl.config import find
 from ebpl.data.transforms import augment, strongly_augment
 
 
@@ -38,7 +38,7 @@ def test_shifts_reach_every_offset_and_repeat_the_edge() -> None:
     assert found(result) == expected
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(field_type("augment")) if kind != "auto"])
+@pytest.mark.parametrize("kind", [kind for kind in get_args(find("augment").type) if kind != "auto"])
 def test_channels_move_together_and_shape_stays(kind: str) -> None:
     images = torch.rand(20, 1, 5, 9).expand(20, 3, 5, 9)
     result = augment(images, kind, 1, torch.Generator().manual_seed(0))

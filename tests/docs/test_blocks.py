@@ -1,11 +1,12 @@
 """Every command and every piece of Python in the documentation is run, page by page, from top to bottom.
 
 What differs from what a reader gets: the data is a small folder of digits, each preset is a training of a few updates
-(`TINY`; what a page itself asks for is done on top of it), and `ebpl benchmark` measures small things (`BRIEF`). Blocks
-marked `{not-run: why}` are only checked to name commands and options that exist; blocks marked `{interrupted}` are
-stopped half way.
+(`TINY`, and on top of it what the page changes), and `python -m benchmarks` measures small things (`BRIEF`).
+Blocks marked `{not-run: why}` are only checked to name commands and options that exist; blocks marked `{interrupted}`
+are interrupted.
 """
 
+import importlib
 import json
 import os
 import re
@@ -13,24 +14,32 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from ebpl import cli
-from ebpl import launch as processes
-from ebpl.cli.options import changes
+import ebpl.data
+import ebpl.methods
+import ebpl.metrics
+import ebpl.models
+from ebpl import cli, launch
+from ebpl.cli.options import Parser, changes
+from ebpl.config import fields
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import EbplError
 from tests.docs.pages import PAGES, ROOT, Block, blocks, text_of
 
-TINY = {"depth": 10, "width": 1, "epochs": 1, "epoch_updates": 1, "steps": 2, "step_epochs": 1, "sgld_steps": 1}
-TINY |= {"buffer_size": 128, "batch_size": 16, "chains": 16}
+TINY = {"model.depth": 10, "model.width": 1, "optim.epochs": 1, "optim.updates_per_epoch": 1, "optim.batch_size": 16}
+TINY |= {"curriculum.steps": 2, "curriculum.epochs": 1}
+TINY |= {"sgld.steps": 1, "sgld.buffer_size": 128, "sgld.chains": 16, "consistency.batch_size": 16}
 BRIEF = ["--rounds", "1", "--batch-size", "2", "--image-size", "8", "--sgld-steps", "1"]
-LANGUAGES = {"sh", "python", "text"}
-OF_OTHERS = {"--nproc-per-node", "--ntasks-per-node", "--gres", "--kill-on-bad-exit"}
+LANGUAGES = {"sh", "python", "text", "toml"}
+OF_OTHERS = {"--nproc-per-node", "--ntasks-per-node", "--gres", "--kill-on-bad-exit"}  # torchrun's and SLURM's
+OF_CHECKOUT = ("experiments", "benchmarks")
+"""Packages that are run as `python -m NAME` in a checkout."""
 SHELL = set("|&;<>$`")
 
 
@@ -40,8 +49,20 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(PRESETS, name, {**PRESETS[name], **TINY})
 
 
+@pytest.fixture
+def own_registries() -> Iterator[None]:
+    """What a page registers is forgotten after it."""
+    registries = (ebpl.methods._registered, ebpl.models._registered, ebpl.metrics.METRICS)
+    before, formats = [dict(registry) for registry in registries], list(ebpl.data.FORMATS)
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
+    ebpl.data.FORMATS[:] = formats
+
+
 def write_digits() -> None:
-    """The folders that the pages speak of: few labels, many images without, new ones, and labelled ones set aside."""
+    """The folders that the pages speak of: few labels, many unlabelled images, new ones, and some set aside."""
     images, labels = load_digits(return_X_y=True)
     for number, (image, label) in enumerate(zip(images[:150], labels[:150], strict=True)):
         place = f"photos/{label}" if number < 40 else "photos/unlabeled" if number < 100 else f"set-aside/{label}"
@@ -61,14 +82,17 @@ def label_in_label_studio() -> None:
 
 def run_command(line: str, interrupted: bool) -> None:
     words = shlex.split(line, comments=True)
-    if words[0] != "ebpl":
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    if words[:2] == ["python", "-m"] and words[2] in OF_CHECKOUT:
+        more = BRIEF if words[2] == "benchmarks" else []
+        assert importlib.import_module(f"{words[2]}.__main__").main(words[3:] + more) == 0, line
+    elif words[0] == "ebpl":
+        assert not SHELL & set(re.sub(r"'[^']*'", "", line.split(" #")[0])), "the test's shell is a simple one"
+        assert cli.main(words[1:]) == (launch.INTERRUPTED if interrupted else 0), line
+    else:
+        places = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+        environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
         words[0] = sys.executable if words[0] == "python" else words[0]
         assert subprocess.run(words, env=environment, stdin=subprocess.DEVNULL).returncode == 0, line
-        return
-    assert not SHELL & set(re.sub(r"'[^']*'", "", line.split(" #")[0])), "the test's shell is a simple one"
-    code = cli.main(words[1:] + (BRIEF if words[1] == "benchmark" else []))
-    assert code == (processes.INTERRUPTED if interrupted else 0), line
 
 
 def run_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +101,11 @@ def run_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in block.commands():
         with monkeypatch.context() as patch:
             if block.mark == "interrupted":
-                patch.setattr("ebpl.training.trainer.begin_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+                patch.setattr("ebpl.training.trainer.relabel", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             run_command(line, block.mark == "interrupted")
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("tiny", "own_registries")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
 def test_what_the_page_shows_works(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if 'Path("photos"' not in text_of(page):  # that page makes its own
@@ -97,40 +121,58 @@ def test_what_the_page_shows_works(page: str, monkeypatch: pytest.MonkeyPatch) -
             run_shell(block, monkeypatch)
         elif block.language == "python":
             exec(compile(block.text, page, "exec"), names)
+        elif block.language == "toml":
+            tomllib.loads(block.text)
 
 
 def check_command(line: str) -> None:
     """A command that is not run: it must exist, and take these options with these values."""
     words = shlex.split(line, comments=True)
-    if words[0] in ("srun", "torchrun", "ebpl"):
+    if words[:2] == ["python", "-m"] and words[2] in OF_CHECKOUT:
+        parser = importlib.import_module(f"{words[2]}.__main__").build_parser()
+        check_settings(parser.parse_args(words[3:]))
+    elif words[0] in ("srun", "torchrun", "ebpl"):
         parser, _ = cli.build_parser()
-        options = parser.parse_args(words[words.index("ebpl") + 1 :])
-        if hasattr(options, "preset"):
-            preset(options.preset or "standard", **changes(options))
+        check_settings(parser.parse_args(words[words.index("ebpl") + 1 :]))
     elif words[0] == "pip":
         wanted = re.findall(r"\[(\w+)\]", line)
-        assert set(wanted) <= set(
-            tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        )
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert set(wanted) <= set(project["optional-dependencies"])
     else:
         assert words[0] in ("python3", ".", "export"), f"{line} is neither run nor checked"
 
 
+def check_settings(options: object) -> None:
+    if hasattr(options, "preset"):
+        preset(options.preset or "standard", changes(options))
+
+
+def parsers() -> Iterator[Parser]:
+    """Of every command that a page may name."""
+    yield from cli.build_parser()[1].values()
+    for name in OF_CHECKOUT:
+        yield importlib.import_module(f"{name}.__main__").build_parser()
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_that_the_page_names_exists(page: str) -> None:
-    _, commands = cli.build_parser()
-    options = {word for parser in commands.values() for word in parser.options()}
+def test_every_command_option_and_setting_that_the_page_names_exists(page: str) -> None:
+    options = {word for parser in parsers() for word in parser.options()}
     text = text_of(page)
-    assert set(re.findall(r"(?<![\w.+-])ebpl ([a-z][\w-]*)", text)) - {"as", "import"} <= set(commands)
+    assert set(re.findall(r"(?<![\w.+-])ebpl ([a-z][\w-]*)", text)) - {"as", "import"} <= set(cli.VERBS)
     assert set(re.findall(r"(?<![\w|-])--[a-z][a-z-]+", text)) - OF_OTHERS <= options | {"--help"}
+    groups = "|".join({setting.group for setting in fields().values() if setting.group})
+    named = set(re.findall(rf"`((?:{groups})\.[a-z_]+)[`=]", text)) - {"model.onnx"}  # a file
+    assert named <= set(fields())
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "ebpl train photos/ --epochz 3",
+        "ebpl train photos/ --set sgld.stepz=3",
         "srun ebpl resume",
         "ebpl train x --depth 11",
+        "python -m experiments table1 --seedz 0",
         "pip install '.[nothing]'",
         "rm x",
     ],
@@ -145,9 +187,8 @@ def test_a_command_that_fails_is_noticed() -> None:
         run_command("ebpl report nowhere", interrupted=False)
 
 
-def test_the_pages_say_how_to_train_report_predict_suggest_and_export() -> None:
+def test_the_pages_show_every_command() -> None:
     shown = {
         line.split()[1] for page in PAGES for block in blocks(page) for line in block.commands() if line[:5] == "ebpl "
     }
-    _, commands = cli.build_parser()
-    assert set(commands) - shown <= {"demo"}
+    assert set(cli.VERBS) - shown <= {"demo"}

@@ -23,7 +23,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_when_there_is_room(small_disk: Path) -> None:
     run, filler = small_disk / "run", small_disk / "filler"
     filler.write_bytes(b"x" * 11_000_000)
-    options = [*QUICK, "--checkpoint-seconds", "0", "--pseudo-labels", "none"]
+    options = [*QUICK, "--set", "runtime.checkpoint_seconds=0", "--pseudo-labels", "none"]
     full = ebpl("train", "digits", *options, "--run", run)
     assert full.returncode == 6
     assert "No space left on device" in full.stderr

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ebpl, environment, result
+from tests.helpers import ebpl, environment, result, sets
 
-OPTIONS = [
-    *["--preset", "quick", "--sgld-steps", "2", "--buffer-size", "256", "--epochs", "3", "--steps", "2"],
-    *["--step-epochs", "2", "--checkpoint-seconds", "0", "--labels-per-class", "4"],
-]
+SHORT = {
+    "sgld.steps": 2,
+    "sgld.buffer_size": 256,
+    "optim.epochs": 3,
+    "curriculum.steps": 2,
+    "curriculum.epochs": 2,
+    "runtime.checkpoint_seconds": 0,
+}
+OPTIONS = ["--preset", "quick", "--labels-per-class", "4", *sets(SHORT)]
 EPOCHS = 3 + 2 * 2
 
 
@@ -43,21 +48,17 @@ def kill_when(process: subprocess.Popen[bytes], condition, delay: float = 0.0) -
     return alive
 
 
-DIVERGING = [
-    "--energy-penalty",
-    "0",
-    "--no-clamp-samples",
-    "--gradient-clip",
-    "0",
-    "--learning-rate",
-    "0.05",
-    "--guard-every",
-    "3",
-]
+DIVERGING = {
+    "energy.penalty": 0,
+    "sgld.clamp_samples": "no",
+    "optim.gradient_clip": 0,
+    "optim.learning_rate": 0.05,
+    "runtime.checkpoint_seconds": 0.4,
+}
 MODES = {
     "ebpl": ["--pseudo-labels", "soft"],
     "baseline": ["--method", "curriculum-labeling"],
-    "healed": [*DIVERGING, "--checkpoint-seconds", "0.4"],
+    "healed": sets(DIVERGING),
 }
 
 
@@ -124,7 +125,7 @@ def test_only_damaged_checkpoints_are_a_message_and_nothing_is_lost(tmp_path: Pa
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed, kind: signal.Signals) -> None:
     run = tmp_path / "run"
-    more = [*MODES["baseline"], "--checkpoint-seconds", "1000"]
+    more = [*MODES["baseline"], *sets({"runtime.checkpoint_seconds": 1000})]
     process = subprocess.Popen(
         [sys.executable, "-m", "ebpl", "train", "digits", *OPTIONS, *more, "--run", str(run)],
         env=environment(),
@@ -142,7 +143,7 @@ def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed,
     assert f"ebpl resume {run}" in error
     assert list((run / "checkpoints").glob("epoch-*.pt"))
     done = ebpl("resume", run)
-    assert "going on after" in done.stderr
+    assert "continuing after" in done.stderr
     assert result(run) == undisturbed("baseline")
 
 

@@ -1,23 +1,25 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ebpl.config import Settings
+from ebpl.config import Settings, fields
+from ebpl.config.compat import RETIRED
 from ebpl.config.presets import preset
 from ebpl.errors import UsageError
-from experiments.ablation import SHORT, VARIANTS, base, markdown, name_of, only, overview, rows, varied
-from experiments.cells import Cell, cells
+from experiments.ablation import SHORT, VARIANTS, base, cell_of, markdown, name_of, only, overview, rows
+from experiments.grid import Cell, cells
 from experiments.output import write
+from experiments.results_store import Record
 
 BASE = base()
 
 
-def record(cell: Cell, accuracy: float, data: str = "blood") -> dict[str, Any]:
+def record(cell: Cell, accuracy: float, data: str = "blood") -> Record:
     measures = {"accuracy": accuracy, "f_score": accuracy, "ece": 0.04}
     return {
         "data": {"name": data, "fingerprint": "x"},
-        "settings": cell.settings.to_dict(),
+        "settings": cell.settings.to_dict() | dict(cell.retired),
+        "environment": {"commit": "abc"},
         "result": {"metrics": {**measures, "accuracy": 0.99}, "last": {"metrics": measures}, "healed_divergences": []},
     }
 
@@ -93,23 +95,46 @@ def test_a_wrong_name_is_answered_with_the_right_one() -> None:
 
 def test_variants_are_of_the_preset_on_a_shorter_schedule() -> None:
     whole = preset("best")
-    assert whole.changed(**SHORT) == BASE
-    assert BASE.epochs + BASE.steps * BASE.step_epochs < (whole.epochs + whole.steps * whole.step_epochs) / 2
-    assert base(data__mixup_probability=0.1).mix == 0.1
+    assert whole.changed(SHORT) == BASE
+    assert epochs(BASE) < epochs(whole) / 2
+    assert base({"data.mixup_probability": 0.1}).data.mixup_probability == 0.1
     (full,) = chosen("as long as the preset", seeds=range(1))
     assert full == Cell("blood", whole)  # whose records serve for both
 
 
-def test_every_change_is_of_a_setting_that_exists() -> None:
+def epochs(settings: Settings) -> int:
+    return settings.optim.epochs + settings.curriculum.steps * settings.curriculum.epochs
+
+
+def test_every_change_is_of_a_setting_that_exists_or_is_gone() -> None:
     for name, changes in VARIANTS.items():
-        changed = varied(Settings(), name).to_dict()
-        assert {key for key, value in Settings().to_dict().items() if changed[key] != value} <= changes.keys()
+        cell = cell_of("svhn", BASE, name, 0)
+        assert dict(cell.retired).keys() == changes.keys() & RETIRED.keys(), name
+        assert changes.keys() <= fields().keys() | RETIRED.keys(), name
 
 
 def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
     for settings in (BASE, preset("best"), preset("quick")):
-        assert varied(settings, "initial training twice as long").epochs == 2 * settings.optim.epochs
-        half = varied(settings, "twice as many steps of half the length")
-        assert half.steps * half.step_epochs == settings.curriculum.steps * settings.curriculum.epochs
+        twice = cell_of("digits", settings, "initial training twice as long", 0).settings
+        assert twice.optim.epochs == 2 * settings.optim.epochs
+        half = cell_of("digits", settings, "twice as many steps of half the length", 0).settings.curriculum
+        assert half.steps * half.epochs == settings.curriculum.steps * settings.curriculum.epochs
         assert half.steps == 2 * settings.curriculum.steps
-        assert varied(settings, "no images mixed", seed=3) == settings.changed(data__mixup_probability=0.0, seed=3)
+
+
+def test_a_variant_of_a_setting_that_is_gone_keeps_its_row() -> None:
+    made = chosen("as it is", "images with pseudo-labels not mixed", "half of the images seen strongly")
+    records = [record(cell, 0.8) for cell in made]
+    lines = {line[1]: line[2] for line in rows(made, records, BASE)[1:]}
+    assert lines == dict.fromkeys(
+        ("as it is", "images with pseudo-labels not mixed", "half of the images seen strongly"), "2"
+    )
+    assert [line[1] for line in rows(made, records[:2], BASE)[1:]] == ["as it is"]
+
+
+def test_runs_that_recovered_are_told() -> None:
+    made = chosen("as it is", "no warm-up")
+    records = [record(cell, 0.8) for cell in made]
+    records[2]["result"]["healed_divergences"] = [{"epoch": 1}]
+    assert [line[2] for line in rows(made, records, BASE)[1:]] == ["2", "2, 1 recovered"]
+    assert overview(made, records, BASE)[2][-1] == "recovered from divergence: 0"

@@ -9,8 +9,8 @@ import pytest
 
 from ebpl.errors import UsageError
 from experiments import cluster
-from experiments.cells import Cell, cells
 from experiments.cluster import families, reproduce_on, run_family
+from experiments.grid import Cell, cells
 from tests.experiments.test_reproduce import SETTINGS, made, results
 
 BASELINE = [
@@ -41,7 +41,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @needs_ray
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_two_workers_end_with_the_ledger_of_one_process_even_if_one_is_killed() -> None:
+def test_two_workers_end_with_the_records_of_one_process_even_if_one_is_killed() -> None:
     assert made(BASELINE, "alone").run()
     work = made(BASELINE, "spread", runs=Path("spread/runs").resolve())
     killed: list[int] = []

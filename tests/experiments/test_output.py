@@ -1,16 +1,11 @@
+import sys
 from pathlib import Path
 
+import pytest
+
 from ebpl.config.presets import preset
-from experiments.cells import cells
-from experiments.output import overview, write
-
-
-def test_the_overview_counts_what_is_there_and_names_what_is_missing() -> None:
-    chosen = cells("table1", ["digits"], [0, 1, 2, 5], preset("quick"))
-    there = [{"data": {"name": "digits"}, "settings": chosen[1].settings.to_dict()}]
-    lines = overview(chosen, there)
-    assert lines[1] == ["digits", "EBPL", "none", "paper's", "1", "0, 2, 5"]
-    assert lines[2] == ["digits", "EBPL", "hard", "paper's", "0", "0-2, 5"]
+from experiments.grid import cells
+from experiments.output import write
 
 
 def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_training() -> None:
@@ -34,3 +29,13 @@ def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_traini
     assert "| blood | 2 | 87.0 ± 0.0 | 85.0 ± 0.0 | 3.0 ± 0.0 | 80.9 | 77.9 | 9.0 |" in page
     assert "| digits | 0 | not measured" in page
     assert "seed 1" in written[2].read_text()  # SVG keeps its words as comments
+
+
+def test_without_matplotlib_tables_are_written_and_figures_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "experiments.figures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    chosen = cells("best", ["digits"], [0], preset("quick"))
+    assert write(Path("out"), "best", chosen, [], preset("quick")) == [Path("out/best.md")]
+    assert "pip install 'ebpl[experiments]'" in capsys.readouterr().err

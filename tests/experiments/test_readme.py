@@ -1,23 +1,18 @@
-import re
-from pathlib import Path
-
 import pytest
-from PIL import Image
 
-from ebpl.config.presets import preset
+from ebpl.config import Settings
 from ebpl.errors import DataError
-from experiments import ledger
-from experiments.cells import cells, found
-from experiments.output import tables
-from experiments.readme import SHOWN, TABLES, comparison, fill
+from experiments.readme import TABLES, between, comparison, fill
+from experiments.results_store import Record, load
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[2]
+RECORDS = load(ROOT / "results")
 
 
-def record(seed: int, method: str, accuracy: float) -> ledger.Record:
+def record(seed: int, method: str, accuracy: float) -> Record:
     return {
         "data": {"name": "x", "fingerprint": "f"},
-        "settings": {"seed": seed, "method": method, "pseudo_labels": "none", "depth": 16, "width": 4},
+        "settings": Settings().changed(seed=seed, method=method, pseudo_labels="none").to_dict(),
         "environment": {"gpu": None, "threads": 2, "torch": "2.0"},
         "result": {"metrics": {"accuracy": accuracy, "f_score": 0.5, "ece": 0.1}, "seconds": 7.0},
     }
@@ -41,11 +36,30 @@ def test_the_time_of_runs_that_shared_a_gpu_is_said_to_be_shared() -> None:
 
 def test_runs_with_other_settings_are_not_mixed_into_a_table() -> None:
     other = record(1, "ebpl", 0.7)
-    other["settings"]["width"] = 8
-    with pytest.raises(DataError, match="differ in seed, width"):
+    other["settings"]["model.width"] = 8
+    with pytest.raises(DataError, match=r"differ in model\.width, seed"):
         comparison([record(0, "ebpl", 0.9), other], "x", "none")
     with pytest.raises(DataError, match="may not mix"):
         comparison([record(0, "ebpl", 0.9), record(0, "ebpl", 0.8)], "x", "none")
+
+
+def test_a_record_from_before_a_setting_existed_is_not_taken_for_another_experiment() -> None:
+    older = record(1, "ebpl", 0.7)
+    del older["settings"]["model.backbone"]
+    assert "| 1 | not measured" in comparison([record(0, "ebpl", 0.9), older], "x", "none")
+
+
+def test_a_method_that_is_not_the_papers_does_not_break_the_comparison() -> None:
+    others = record(0, "ebpl-without-energy", 0.7)
+    others["settings"]["optim.epochs"] = 3
+    both = [record(0, "ebpl", 0.9), record(0, "curriculum-labeling", 0.8)]
+    assert comparison([*both, others], "x", "none") == comparison(both, "x", "none")
+
+
+def test_runs_that_recovered_are_counted_below_the_table() -> None:
+    healed = record(0, "ebpl", 0.9)
+    healed["result"]["healed_divergences"] = [{"epoch": 1}]
+    assert "1 run recovered from divergence; 2 CPU threads" in comparison([healed], "x", "none")
 
 
 def test_only_the_tables_are_replaced() -> None:
@@ -56,30 +70,18 @@ def test_only_the_tables_are_replaced() -> None:
     assert "old" not in filled
 
 
-def test_the_readme_shows_what_the_ledger_holds() -> None:
+def test_the_readme_shows_what_the_records_hold() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in TABLES:
-        assert f"<!-- results: {name} -->" in text
-    assert text == fill(text, ledger.load(ROOT / "results")), "run: make readme"
+    assert "<!-- results: best -->" in text
+    assert text == fill(text, RECORDS), "run: make readme"
 
 
-CELLS = cells("table1", SHOWN, range(5), preset("standard"))
+def test_every_table_is_made_of_the_records() -> None:
+    for name, make in TABLES.items():
+        assert make(RECORDS).count("\n") > 4, name
+    assert "runs together on one GPU" in TABLES["table1"](RECORDS)
 
 
-@pytest.mark.parametrize("name", re.findall(r"\(reproduced/(\S+\.png)\)", (ROOT / "README.md").read_text("utf-8")))
-def test_the_figures_were_drawn_from_what_the_ledger_holds(name: str) -> None:
-    experiment, data = name.split("-", 1)[0], name.removesuffix(".png").rsplit("-", 1)[-1]
-    assert experiment == "table1"
-    drawn_from = [record for cell, record in found(CELLS, ledger.load(ROOT / "results")) if cell.data == data]
-    assert len(drawn_from) > 0
-    with Image.open(ROOT / "reproduced" / name) as image:
-        assert image.info["Source"] == ledger.digest(drawn_from), "run: make reproduced"
-
-
-def test_the_readme_shows_two_figures() -> None:
-    assert (ROOT / "README.md").read_text("utf-8").count("](reproduced/") >= 2
-
-
-def test_the_tables_beside_the_figures_hold_what_the_ledger_holds() -> None:
-    for name, text in tables(CELLS, ledger.load(ROOT / "results")).items():
-        assert (ROOT / "reproduced" / name).read_text("utf-8") == text, "run: make reproduced"
+def test_the_comment_to_fill_must_be_there() -> None:
+    with pytest.raises(DataError, match=r"There is no a \.\.\. b"):
+        between("nothing", "a", "b", "made")

@@ -12,12 +12,13 @@ import pytest
 
 from ebpl.config.presets import preset
 from ebpl.terminal import Progress, Silent
-from experiments import ledger
-from experiments.cells import Cell, cells
-from experiments.output import overview, write
+from experiments.grid import Cell, cells
+from experiments.output import write
+from experiments.overview import overview
 from experiments.reproduce import Reproduction
+from experiments.results_store import load
 
-SETTINGS = preset("quick", epochs=2, curriculum__steps=2, curriculum__epochs=1, sgld__steps=2, guard_every=5)
+SETTINGS = preset("quick", epochs=2, curriculum__steps=2, curriculum__epochs=1, sgld__steps=2)
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def made(chosen: list[Cell], folder: str = ".", **more: object) -> Reproduction:
 
 
 def results(folder: str = ".") -> dict[str, dict[str, Any]]:
-    """The ledger without times of the clock."""
+    """The records without times of the clock."""
     records = {}
     for path in Path(folder, "results").glob("*.json"):
         record = json.loads(path.read_text())
@@ -48,9 +49,9 @@ def test_from_cells_to_tables_and_figures() -> None:
     work = made(chosen)
     assert work.run()
     assert work.missing() == []
-    records = ledger.load(Path("results"))
+    records = load(Path("results"))
     assert len(records) == 12
-    assert all(len(line[-1]) == 0 for line in overview(chosen, records)[1:])
+    assert all(line[5] == "" for line in overview(chosen, records)[1:])
     names = {path.name for path in write(Path("out"), "table1", chosen, records, SETTINGS)}
     tables = {f"table1{part}" for part in (".md", "-chosen.csv", "-chosen.tex", "-last.csv", "-last.tex")}
     kinds = ("reliability", "pseudo-labels", "samples", "misclassified", "first-selection")
@@ -64,7 +65,7 @@ def test_from_cells_to_tables_and_figures() -> None:
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
 
 
-def test_what_was_interrupted_ends_with_the_ledger_it_would_have_had() -> None:
+def test_what_was_interrupted_ends_with_the_records_it_would_have_had() -> None:
     chosen = cells("table1", ["digits"], [0], SETTINGS.changed(runtime__checkpoint_seconds=0.0))
     assert made(chosen, "whole").run()
 
@@ -85,7 +86,7 @@ def test_what_was_interrupted_ends_with_the_ledger_it_would_have_had() -> None:
     assert results("cut") == results("whole")
 
 
-def test_a_ledger_from_elsewhere_is_gone_on_with() -> None:
+def test_records_from_elsewhere_are_continued() -> None:
     chosen = cells("table1", ["digits"], [0], SETTINGS.changed(method="curriculum-labeling"))
     chosen = [cell for cell in chosen if cell.settings.method == "curriculum-labeling"]
     assert made(chosen, "here").run()
@@ -112,3 +113,13 @@ def test_records_do_without_what_single_images_are_drawn_from_if_they_are_to_be_
     (whole,), (small,) = (results(folder).values() for folder in ("whole", "small"))
     assert "details" in whole
     assert {name: part for name, part in whole.items() if name != "details"} == small
+
+
+def test_what_needs_a_setting_that_is_gone_is_left_out_and_told() -> None:
+    small = SETTINGS.changed(method="curriculum-labeling", epochs=1, pseudo_labels="none")
+    gone, plain = Cell("digits", small, (("strong", 0.5),)), Cell("digits", small)
+    said: list[str] = []
+    work = made([gone, plain], say=said.append)
+    assert work.run()
+    assert list(work.failures) == work.missing() == [gone]
+    assert "needs strong = 0.5, which this version no longer has" in said[0]

@@ -1,5 +1,5 @@
 from ebpl.config.presets import preset
-from experiments.cells import cells
+from experiments.grid import cells
 from experiments.selection import moments, rows
 
 SETTINGS = preset("quick", epochs=2, curriculum__steps=2, curriculum__epochs=1)

@@ -1,8 +1,6 @@
 import dataclasses
-import logging
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ from ebpl.cli import main
 from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.data.dataset import Images
 from ebpl.errors import DataError, RunError
-from ebpl.inference.evaluate import as_trained, draw_reliability, evaluation, evaluation_of_seeds, load_for
+from ebpl.inference.evaluate import as_trained, evaluation, evaluation_of_seeds, load_for
+from ebpl.models.predictions import predict
 from ebpl.runs import WEIGHTS, Run
 from tests.helpers import blobs, class_folders, quick, random_images
 
@@ -41,7 +40,7 @@ def pets(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of three seeds."""
     folder = tmp_path_factory.mktemp("runs") / "seeds"
-    ebpl.train_seeds("digits", [0, 1, 2], quick(**BASELINE, epochs=1), run=folder)
+    ebpl.train("digits", quick(**BASELINE, epochs=1), seeds=[0, 1, 2], run=folder)
     return folder
 
 
@@ -94,7 +93,7 @@ def test_evaluating_again_gives_the_metrics_of_the_run(run: Run) -> None:
 def test_evaluate_and_measure_agree_with_predict(run: Run) -> None:
     test = digits()
     model, _ = run.load_model()
-    assert ebpl.measure(ebpl.predict(model, test.pixels).probabilities, test.labels) == ebpl.evaluate(run.path)
+    assert ebpl.measure(predict(model, test.pixels).probabilities, test.labels) == ebpl.evaluate(run.path)
 
 
 def test_the_bins_hold_every_image_and_their_gaps_are_the_calibration_error(run: Run) -> None:
@@ -114,7 +113,7 @@ def test_other_data_is_measured_by_class_name(run: Run) -> None:
     renumbered = dataclasses.replace(part, labels=np.where(part.labels == 3, 0, 1))
     other = ebpl.ImageSet("three and seven", ("3", "7"), renumbered)
     model, _ = run.load_model()
-    expected = ebpl.measure(ebpl.predict(model, part.pixels).probabilities, part.labels)
+    expected = ebpl.measure(predict(model, part.pixels).probabilities, part.labels)
     assert ebpl.evaluate(run, other) == expected
 
 
@@ -226,7 +225,9 @@ def test_an_unreadable_file_is_named_and_left_out_only_if_asked_for(pets: Run) -
 def test_weights_of_another_run_are_not_measured_as_its_own(run: Run, trained: Run, capsys) -> None:
     mixed = Run(shutil.copytree(run.path, "mixed"))
     model, description = run.load_model()
-    for lie in ({"classes": list("0123456798")}, {"image_shape": [1, 8, 16]}):
+    oblong = {**description["architecture"], "image_shape": [1, 8, 16]}
+    lies = ({"classes": list("0123456798")}, {"image_shape": [1, 8, 16], "architecture": oblong})
+    for lie in lies:
         mixed.save_model(model.state_dict(), {**description, **lie})
         with pytest.raises(RunError, match=r"mixed/best\.safetensors is not of this run"):
             ebpl.evaluate(mixed)
@@ -240,11 +241,11 @@ def test_a_finished_run_keeps_what_its_model_said_and_how_strange_its_images_wer
     data, result = blobs(), trained.metrics()
     assert data.test is not None
     model, _ = trained.load_model()
-    said = ebpl.predict(model, data.test.pixels)
+    said = predict(model, data.test.pixels)
     with np.load(trained.path / "details.npz") as kept:
         assert (kept["test_labels"] == said.labels).all()
         assert kept["test_confidences"] == pytest.approx(said.confidences, abs=1e-3)
-    energies = ebpl.predict(model, data.train.pixels).energies
+    energies = predict(model, data.train.pixels).energies
     stored = result["training_energies"]
     assert [stored[0], stored[100], stored[-1]] == pytest.approx(
         [energies.min(), np.median(energies), energies.max()], rel=1e-4, abs=1e-5
@@ -252,19 +253,11 @@ def test_a_finished_run_keeps_what_its_model_said_and_how_strange_its_images_wer
     assert stored == sorted(stored)
     assert result["metrics"]["images"] == result["last"]["metrics"]["images"] == len(data.test)
     assert result["images"] == {"labelled": {"0": 5, "1": 5, "2": 5}, "unlabelled": 105, "validation": 0, "test": 30}
-    assert (trained.path / "reliability.png").is_file()
+    assert sum(row["images"] for row in result["reliability"]) == len(data.test)
 
 
 def test_a_classifier_alone_tells_no_energies(run: Run) -> None:
     assert "training_energies" not in run.metrics()
-
-
-def test_without_matplotlib_there_is_a_warning_and_no_figure(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setitem(sys.modules, "experiments.plots", None)
-    with caplog.at_level(logging.WARNING, "ebpl"):
-        draw_reliability(Path("figure.png"), {"a": (np.eye(2), np.arange(2))})
-    assert "matplotlib is not installed" in caplog.text
-    assert not Path("figure.png").exists()
 
 
 def test_several_seeds_are_summed_up_by_mean_and_standard_deviation(seeds: Path) -> None:

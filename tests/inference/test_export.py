@@ -15,8 +15,9 @@ from ebpl.errors import RunError, UsageError
 from ebpl.inference import export as exporting
 from ebpl.inference.export import card_path, export
 from ebpl.models import Architecture
+from ebpl.models.predictions import predict
 from ebpl.runs import Run
-from tests.helpers import blobs, quick, random_images
+from tests.helpers import architecture, blobs, quick, random_images
 
 LARGEST_PROBABILITY_DIFFERENCE = 1e-6
 LARGEST_ENERGY_DIFFERENCE = 1e-5
@@ -31,28 +32,27 @@ def computed(model: bytes | Path, images: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize(
-    ("architecture", "height", "width"),
+    "built",
     [
-        (Architecture(10, 1, 1, 3, "diagonal"), 8, 8),
-        (Architecture(10, 1, 3, 2, "full"), 9, 14),
-        (Architecture(10, 2, 1, 11, "identity"), 28, 28),
-        (Architecture(16, 1, 3, 5, None), 32, 32),
+        architecture("diagonal", shape=(1, 8, 8)),
+        architecture("full", shape=(3, 9, 14), classes=2),
+        architecture("identity", width=2, shape=(1, 28, 28), classes=11),
+        architecture(None, depth=16, shape=(3, 32, 32), classes=5),
     ],
 )
 @pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_onnx_runtime_computes_what_ebpl_predicts_for_batches_of_any_size(
-    architecture: Architecture, height: int, width: int, spread: float
-) -> None:
-    model = architecture.build().eval().initialise(torch.Generator().manual_seed(0))
+def test_onnx_runtime_computes_what_ebpl_predicts_for_batches_of_any_size(built: Architecture, spread: float) -> None:
+    channels, height, width = built.image_shape
+    model = built.build().eval().initialise(torch.Generator().manual_seed(0))
     with torch.no_grad():  # heads that disagree, and are surer of themselves than fresh ones
         for head in (model.classifier, model.gaussian):
             for parameter in head.parameters() if head else ():
                 parameter.add_(spread * torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)) / 10)
-    graph = exporting._traced(model, [architecture.channels, height, width])
+    graph = exporting._traced(model, list(built.image_shape))
     for count in (1, 7, 40):
-        images = random_images(count, height, width, architecture.channels)
+        images = random_images(count, height, width, channels)
         probabilities, energies = computed(graph, images)
-        expected = ebpl.predict(model, images)
+        expected = predict(model, images)
         assert np.abs(probabilities - expected.probabilities).max() < LARGEST_PROBABILITY_DIFFERENCE
         scale = 1 + np.abs(expected.energies).max()
         assert np.abs(energies - expected.energies).max() / scale < LARGEST_ENERGY_DIFFERENCE
@@ -65,7 +65,7 @@ def test_the_trained_model_and_what_it_is_are_in_the_file(run: Run) -> None:
     test = blobs().test
     assert test is not None
     model, _ = run.load_model()
-    expected = ebpl.predict(model, test.pixels)
+    expected = predict(model, test.pixels)
     probabilities, energies = computed(path, test.pixels)
     assert np.abs(probabilities - expected.probabilities).max() < LARGEST_PROBABILITY_DIFFERENCE
     assert energies == pytest.approx(expected.energies, rel=1e-4, abs=1e-5)
@@ -77,7 +77,7 @@ def test_the_trained_model_and_what_it_is_are_in_the_file(run: Run) -> None:
     told = {entry.key: entry.value for entry in graph.metadata_props}
     assert json.loads(told["classes"]) == ["0", "1", "2"]
     assert json.loads(told["image_shape"]) == [8, 8, 1]
-    energies = ebpl.predict(model, blobs().train.pixels).energies
+    energies = predict(model, blobs().train.pixels).energies
     assert float(told["outlier_energy"]) == pytest.approx(np.quantile(energies, 0.99), rel=0.05, abs=0.05)
     training = json.loads(told["training"])
     assert training["images"]["labelled"] == {"0": 5, "1": 5, "2": 5}
@@ -101,7 +101,7 @@ print(json.loads(told["classes"])[probabilities[0].argmax()])
     command = [sys.executable, "-I", "-c", code, str(export(run, "elsewhere/blobs.onnx"))]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     model, description = run.load_model()
-    expected = ebpl.predict(model, np.zeros((1, 8, 8), np.uint8)).labels[0]
+    expected = predict(model, np.zeros((1, 8, 8), np.uint8)).labels[0]
     assert printed.strip() == description["classes"][expected]
 
 

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 import ebpl
 from ebpl import calibration as checking
-from ebpl.calibration import Check
+from ebpl.calibration import CalibrationCheck
 from ebpl.data.dataset import ImageSet
-from ebpl.metrics import NAMES, in_words
-from ebpl.reporting.model_card import model_card
+from ebpl.inference.model_card import literal, markdown_table, model_card
+from ebpl.metrics import METRICS, in_words
 from ebpl.runs import Run
 from tests.helpers import blobs, quick
 
@@ -49,11 +51,11 @@ def test_it_tells_data_labels_measures_reliability_settings_and_environment(run:
     result = run.metrics()
     assert labels == [["0", "5"], ["1", "5"], ["2", "5"]]
     assert f"15 labelled and {len(blobs().train) - 15} unlabelled images" in text
-    assert measures == [[NAMES[name], in_words(name, result["metrics"][name])] for name in NAMES]
+    assert measures == [[METRICS[name].title, in_words(name, result["metrics"][name])] for name in METRICS]
     assert sum(int(row[1]) for row in bins) == result["metrics"]["images"]
     assert all((row[2] == "-") == (row[1] == "0") for row in bins)
     assert [int(row[1]) for row in steps] == [step["images"] for step in result["pseudo_labels"]]
-    assert dict(settings)["epochs"] == str(run.settings.optim.epochs)
+    assert dict(settings)["optim.epochs"] == str(run.settings.optim.epochs)
     assert len(settings) == len(run.settings.to_dict())
     assert dict(environment)["torch"] == run.environment()["torch"]
     assert "not a medical device" in text
@@ -79,7 +81,7 @@ def test_it_claims_nothing_that_was_not_measured() -> None:
     assert "no labelled images tested it" in text
     assert "It has no density" in text
     assert "gave itself" not in text
-    assert not any(NAMES["accuracy"] in row for table in tables(text) for row in table)
+    assert not any(METRICS["accuracy"].title in row for table in tables(text) for row in table)
 
 
 def test_weights_of_the_initial_training_have_not_learned_from_pseudo_labels(run: Run) -> None:
@@ -111,6 +113,18 @@ def test_names_of_classes_are_shown_as_they_are_and_make_no_markup() -> None:
 
 
 def test_it_tells_what_labels_that_waited_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "FEWEST", 1)
+    monkeypatch.setattr(checking, "MIN_HOLDOUT", 1)
     run = ebpl.train(blobs(), quick(curriculum__calibration_holdout=0.4, curriculum__steps=1), run="run")
-    assert str(Check.stored(run.metrics()["check"])) in card(run)
+    assert str(CalibrationCheck.stored(run.metrics()["check"])) in card(run)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_shown_as_it_is_and_makes_no_markup(text: str) -> None:
+    table = MarkdownIt("commonmark").enable("table").render(markdown_table(["name"], [[literal(text)]]))
+    (cell,) = re.findall(r"<td>(.*?)</td>", table, re.DOTALL)
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    assert html.unescape(cell) == " ".join(printable.split())
+
+
+def test_a_table_has_a_line_below_its_heads() -> None:
+    assert markdown_table(["a", "b"], []) == "| a | b |\n| --- | --- |"

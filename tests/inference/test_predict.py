@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 import ebpl
+from ebpl.cli import main
 from ebpl.errors import DataError
 from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
 from ebpl.io import csv_writer
-from ebpl.models.outliers import outlier_limit
-from ebpl.models.predictions import BATCH
+from ebpl.models.predictions import BATCH, predict
 from ebpl.runs import Run
-from tests.helpers import blobs, class_folders, quick
+from tests.helpers import blobs, class_folders, quick, random_images
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_every_image_gets_a_row_that_agrees_with_the_model(run: Run) -> None:
     row = rows[0]
     with Image.open(row["image"]) as image:
         pixels = np.asarray(image.convert("L" if description["image_shape"][0] == 1 else "RGB"))
-    expected = ebpl.predict(model, pixels[None])
+    expected = predict(model, pixels[None])
     assert row["label"] == description["classes"][expected.labels[0]]
     assert float(row["confidence"]) == pytest.approx(expected.confidences[0], abs=1e-5)
     assert float(row["energy"]) == pytest.approx(expected.energies[0], rel=1e-4)
@@ -71,7 +71,7 @@ def test_below_the_wanted_confidence_there_is_no_label(run: Run) -> None:
 
 
 def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: Run) -> None:
-    limit = outlier_limit(run, 0.5)
+    limit = run.energy_limit(0.5)
     assert limit is not None
     rows, summary = predicted(run, "photos", outlier_quantile=0.5)
     assert summary.outliers == sum(row["outlier"] == "yes" for row in rows)
@@ -148,7 +148,7 @@ def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
     run = ebpl.train(data, quick(epochs=3, pseudo_labels="none"), run="run")
     model, _ = run.load_model()
     assert data.test is not None
-    expected = ebpl.predict(model, data.test.pixels)
+    expected = predict(model, data.test.pixels)
     whole = measured_accuracy(run, 1.0)
     assert whole is not None
     assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30)
@@ -160,3 +160,49 @@ def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
     _, summary = predicted(run, "test", abstain_below=limit)
     assert summary.coverage == pytest.approx((expected.confidences >= limit).mean(), abs=0.04)
     assert measured_accuracy(Run.create("other", quick(), data, {}), 1.0) is None
+
+
+def test_python_gives_the_rows_that_the_command_writes(run: Run) -> None:
+    (Path("photos") / "unlabeled" / "empty.png").touch()
+    limits = {"abstain_below": 0.5, "outlier_quantile": 0.9}
+    rows = ebpl.predict("run", "photos", **limits)
+    assert [row["image"] for row in rows] == [str(path) for path in find_images(["photos"])]
+    text = io.StringIO()
+    write = csv_writer(text)
+    for row in rows:
+        write(row)
+    words = ["--abstain-below", "0.5", "--outlier-quantile", "0.9"]
+    assert main(["predict", "run", "photos", *words, "--output", "shell.csv"]) == 0
+    assert Path("shell.csv").read_text() == text.getvalue()
+    summary = ebpl.predict(run, Path("photos"), "python.csv", **limits)
+    assert Path("python.csv").read_text() == text.getvalue()
+    assert (summary.images, summary.unreadable) == (len(rows), 1)
+
+
+def test_files_and_folders_may_be_given_one_by_one_or_together(run: Run) -> None:
+    everything = ebpl.predict(run, "photos")
+    assert ebpl.predict(run, ["photos/cats", "photos/dogs", Path("photos/unlabeled")]) == everything
+    (alone,) = ebpl.predict(run, "photos/cats/0.png")
+    assert (alone["image"], alone["label"]) == (everything[0]["image"], everything[0]["label"])
+    assert alone["energy"] == pytest.approx(everything[0]["energy"], rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1)])
+def test_an_array_is_predicted_as_the_model_predicts_it(run: Run, shape: tuple[int, ...]) -> None:
+    pixels = random_images(5, *shape)
+    model, description = run.load_model()
+    expected = predict(model, pixels.reshape(5, 8, 8, 1))
+    rows = ebpl.predict(run, pixels)
+    assert [row["image"] for row in rows] == list("01234")
+    assert [row["label"] for row in rows] == [description["classes"][label] for label in expected.labels]
+    for row, probabilities, energy in zip(rows, expected.probabilities, expected.energies, strict=True):
+        assert [row[f"p({name})"] for name in description["classes"]] == probabilities.tolist()
+        assert (row["confidence"], row["energy"]) == (probabilities.max(), energy)
+        assert row["problem"] is None
+    assert ebpl.predict(run, pixels[:0]) == []
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((2, 8, 8)), random_images(2, 9, 8), random_images(2, 8, 8, 3)])
+def test_an_array_that_the_model_does_not_take_is_refused(run: Run, pixels: np.ndarray) -> None:
+    with pytest.raises(DataError, match=r"takes uint8 images of 8 x 8 x 1; these are (float64|uint8) of shape \(2, "):
+        ebpl.predict(run, pixels)

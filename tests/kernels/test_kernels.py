@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from ebpl.kernels import FastNetwork, fast_network
-from ebpl.models import Architecture, HybridModel
+from ebpl.models import HybridModel
+from tests.helpers import architecture
 
 SHAPES = [(10, 1, 3, 8), (16, 2, 1, 28), (10, 2, 3, 12)]
 
 
 def model(depth: int, width: int, channels: int) -> HybridModel:
-    architecture = Architecture(depth, width, channels, 4, "diagonal")
-    return architecture.build().initialise(torch.Generator().manual_seed(1))
+    made = architecture(depth=depth, width=width, shape=(channels, 8, 8), classes=4)
+    return made.build().initialise(torch.Generator().manual_seed(1))
 
 
 def images(channels: int, size: int) -> torch.Tensor:
@@ -38,7 +39,7 @@ def test_features_and_all_gradients_are_those_of_the_network(depth: int, width: 
 
 @pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])
 def test_gradient_of_the_energy_is_the_models(precision: str) -> None:
-    whole = Architecture(10, 1, 3, 4, precision).build().initialise(torch.Generator().manual_seed(1))
+    whole = architecture(precision, shape=(3, 8, 8), classes=4).build().initialise(torch.Generator().manual_seed(1))
     assert whole.gaussian is not None
     with torch.no_grad():
         for parameter in whole.gaussian.parameters():
@@ -81,3 +82,7 @@ def test_gradients_of_parameters_share_no_memory() -> None:
 def test_the_cpu_goes_the_plain_way() -> None:
     network = model(10, 1, 3).features
     assert fast_network(network, (3, 32, 32), torch.device("cpu"), torch.bfloat16) is None
+
+
+def test_a_network_of_another_kind_has_no_fast_way() -> None:
+    assert fast_network(torch.nn.Linear(4, 4), (4,), torch.device("cuda"), torch.bfloat16) is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpl.kernels.hopper import HALF, SHARED_MEMORY, Rows, Tile, box, choose
+from ebpl.kernels.tiles import HALF, SHARED_MEMORY, Rows, Tile, box, choose
 
 CHANNELS = [16 * width * factor for width in (1, 2, 4, 5, 8, 10) for factor in (1, 2, 4)]
 

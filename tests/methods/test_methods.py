@@ -1,14 +1,203 @@
-from typing import get_args
+import pkgutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from ebpl.config import field_type
-from ebpl.methods import METHODS
+import numpy as np
+import pytest
+import torch
+
+import ebpl
+from ebpl import methods
+from ebpl.config import Settings
+from ebpl.config.presets import PRESETS, preset
+from ebpl.errors import UsageError
+from ebpl.methods import Method, get_method, method_names, register
+from ebpl.models import HybridModel
+from ebpl.runs import Run
+from ebpl.terminal import Silent, measures_table
+from ebpl.training.callbacks import Callback
+from ebpl.training.losses import Coupling, CrossEntropy, Density, Loss, LossTerm, Outputs, Views, classifier_terms
+from ebpl.training.train_step import TrainStep
+from ebpl.training.training_set import UNLABELED
+from tests.helpers import blobs, quick, result, trainer_of
 
 
-def test_the_methods_are_those_the_settings_offer() -> None:
-    assert set(METHODS) == set(get_args(field_type("method")))
+def kinds(name: str, settings: Settings) -> list[type[LossTerm]]:
+    return [type(term) for term in get_method(name).terms(settings)]
+
+
+def test_every_file_of_the_package_is_a_method_and_says_what_it_does() -> None:
+    files = {found.name.replace("_", "-") for found in pkgutil.iter_modules(methods.__path__)}
+    assert files == set(method_names()) == {"ebpl", "ebpl-without-energy", "curriculum-labeling"}
+    for name in method_names():
+        assert get_method(name).title
+        assert len(get_method(name).summary) > 10
+    assert len({get_method(name).title for name in method_names()}) == 3
+
+
+def test_the_default_method_of_every_preset_exists() -> None:
+    for name in PRESETS:
+        assert preset(name).method in method_names()
 
 
 def test_the_baseline_differs_in_density_and_restart_alone() -> None:
-    ebpl, baseline = METHODS["ebpl"], METHODS["curriculum-labeling"]
-    assert (ebpl.density, ebpl.restart) == (True, False)
-    assert (baseline.density, baseline.restart) == (False, True)
+    ours, baseline = get_method("ebpl"), get_method("curriculum-labeling")
+    assert (ours.density, ours.reinitialise) == (True, False)
+    assert (baseline.density, baseline.reinitialise) == (False, True)
+    for settings in (preset("standard"), preset("best")):
+        added = [kind for kind in kinds("ebpl", settings) if kind not in (Density, Coupling)]
+        assert added == kinds("curriculum-labeling", settings)
+
+
+def test_ebpl_without_energy_differs_from_ebpl_in_its_energy_terms_alone() -> None:
+    without = get_method("ebpl-without-energy")
+    assert (without.density, without.reinitialise) == (False, False)
+    for settings in (preset("standard"), preset("best")):
+        added = [kind for kind in kinds("ebpl", settings) if kind not in (Density, Coupling)]
+        assert added == kinds("ebpl-without-energy", settings)
+
+
+def test_ebpl_without_energy_has_no_gaussian_head_no_chains_and_keeps_its_weights_between_steps() -> None:
+    changes = {"curriculum.steps": 1, "curriculum.epochs": 0, "pseudo_labels": "hard"}
+    saved: list[dict[str, Any]] = []
+
+    class Saved(Callback):
+        def checkpoint(self, epochs_done: int, state: dict[str, Any]) -> None:
+            saved.append(state)
+
+    training = trainer_of(quick(method="ebpl-without-energy", **changes), blobs(), Saved())
+    assert training.state.model.gaussian is None
+    assert training.state.buffer is None
+    training.train()
+    before, after = saved
+    assert (before["phase"], after["phase"]) == (1, 2)
+    assert (len(before["selected"]), len(after["selected"])) == (0, 105)
+    assert all(torch.equal(tensor, before["tensors"][name]) for name, tensor in after["tensors"].items())
+
+
+def test_the_calibration_is_checked_where_weights_are_kept_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebpl.calibration.MIN_HOLDOUT", 1)
+    held_out = {
+        name: trainer_of(quick(method=name, curriculum__calibration_holdout=0.4)).training_set.held_out
+        for name in method_names()
+    }
+    assert held_out == {"ebpl": 6, "ebpl-without-energy": 6, "curriculum-labeling": 0}
+
+
+@pytest.mark.parametrize("wrong", ["ebp", "ebpl_without_energy", "curiculum-labeling"])
+def test_an_unknown_method_suggests_a_known_one(wrong: str) -> None:
+    with pytest.raises(UsageError, match=f"There is no method '{wrong}'. Did you mean .*(ebpl|curriculum-labeling)"):
+        get_method(wrong)
+    with pytest.raises(UsageError, match="Did you mean"):
+        ebpl.train(blobs(), quick(), method=wrong, run="run")
+    assert not Path("run").exists()
+
+
+# --- a third method --------------------------------------------------------------------------------------------------
+
+
+class Confident(LossTerm):
+    """Unlabelled images shall be predicted with low entropy (Grandvalet and Bengio 2004)."""
+
+    logs = ("entropy",)
+    stream = UNLABELED
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def views(self, step: TrainStep) -> Views:
+        return Views([step.noisy(step.weak(step.training_set.take(step.positions[UNLABELED])))])
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        log_p = outputs[0].scores.log_softmax(1)
+        entropy = -(log_p.exp() * log_p).sum(1).mean()
+        return Loss(self.weight * entropy, {"entropy": entropy})
+
+
+TOY = Method(
+    "entropy minimisation",
+    "confident predictions for unlabelled images",
+    lambda settings: [*classifier_terms(settings), Confident(0.1)],
+)
+
+
+@pytest.fixture
+def _toy() -> Iterator[None]:
+    register("entropy-minimisation", TOY)
+    yield
+    del methods._registered["entropy-minimisation"]
+
+
+SETTINGS = {"method": "entropy-minimisation", "consistency.batch_size": 32, "curriculum.steps": 1}
+
+
+class Stop(Silent):
+    """Stops after the second epoch."""
+
+    left = 2
+
+    def epoch(self, line: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("_toy")
+def test_a_method_of_ones_own_is_trained_resumed_evaluated_and_reported() -> None:
+    data, settings = blobs(), quick(**SETTINGS)
+    assert "entropy-minimisation" in method_names()
+    assert not get_method("entropy-minimisation").density
+    whole = ebpl.train(data, settings, run="whole")
+    with pytest.raises(KeyboardInterrupt):
+        ebpl.train(data, settings.changed(runtime__checkpoint_seconds=0.0), run="cut", progress=Stop())
+    assert not Run("cut").finished
+    resumed = ebpl.resume("cut", data=data)
+    assert result(resumed.path) == result(whole.path)
+
+    rows = result(whole.path)["metrics"]
+    assert isinstance(rows, list)
+    assert [row["phase"] for row in rows] == ["initial", "initial", "step 1 of 1"]
+    for row in rows:
+        assert 0 < float(row["entropy"]) <= np.log(3)
+        assert float(row["loss"]) == pytest.approx(float(row["cross_entropy"]) + 0.1 * float(row["entropy"]), rel=1e-4)
+        assert "energy_gap" not in row
+
+    measured = ebpl.evaluate(whole, data)
+    assert measured == pytest.approx(whole.metrics()["metrics"], abs=1e-6)
+    assert measures_table("title", {TOY.title: measured}).row_count > 5
+    assert len(ebpl.predict(whole, data.train.pixels[:5])) == 5
+    page = ebpl.report(whole, data=data).read_text()
+    assert "entropy-minimisation" in page
+    assert f"{100 * measured['accuracy']:.1f}" in page
+
+
+def test_a_run_of_a_method_that_is_not_registered_says_so() -> None:
+    register("entropy-minimisation", TOY)
+    run = ebpl.train(blobs(), quick(**SETTINGS, epochs=1, pseudo_labels="none"), run="run")
+    del methods._registered["entropy-minimisation"]
+    assert "entropy-minimisation" not in method_names()
+    (run.path / "test_metrics.json").unlink()
+    with pytest.raises(UsageError, match="There is no method 'entropy-minimisation'"):
+        ebpl.resume("run", data=blobs())
+
+
+def test_a_term_of_ones_own_changes_what_is_learned() -> None:
+    def entropy(weight: float) -> float:
+        register("toy", Method("toy", "toy", lambda settings: [CrossEntropy(), Confident(weight)]))
+        training = trainer_of(quick(method="toy", epochs=3, pseudo_labels="none", consistency__batch_size=32))
+        training.train()
+        del methods._registered["toy"]
+        value: float = training.state.progress.history[-1]["entropy"]
+        return value
+
+    assert entropy(3.0) < 0.9 * entropy(0.0)
+
+
+def test_a_method_without_a_curriculum_is_trained_in_one_phase() -> None:
+    register("toy", Method("toy", "toy", classifier_terms, pseudo_labels=False))
+    run = ebpl.train(blobs(), quick(pseudo_labels="soft"), method="toy", run="run")
+    del methods._registered["toy"]
+    rows = result(run.path)["metrics"]
+    assert isinstance(rows, list)
+    assert {row["phase"] for row in rows} == {"initial"}

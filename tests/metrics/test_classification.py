@@ -6,7 +6,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from ebpl.metrics import classification
-from tests.measuring.test_calibration import random_predictions
+from tests.metrics.test_calibration import random_predictions
 
 
 @given(st.integers(0, 10**6), st.integers(1, 100), st.integers(2, 7))

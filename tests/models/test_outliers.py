@@ -3,7 +3,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.covariance import LedoitWolf
 
-from ebpl.models.outliers import FOLDS, belonging, distances_from_the_others, familiar
+from ebpl.models.outliers import FOLDS, belonging, cross_validated_distances, energy_limit, fit_detector
 
 
 def classes(count: int, dimension: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -20,14 +20,14 @@ def test_the_distance_is_mahalanobis_to_the_nearest_class() -> None:
     precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(features - means[labels]).covariance_)
     others, _ = classes(20, seed=1)
     expected = cdist(others, means, "mahalanobis", VI=precision).min(1) ** 2
-    np.testing.assert_allclose(familiar(features, labels).distances(others), expected, rtol=1e-5)
+    np.testing.assert_allclose(fit_detector(features, labels).distances(others), expected, rtol=1e-5)
 
 
 def test_labels_of_any_numbers_will_do() -> None:
     features, labels = classes(30)
     renamed = np.array([7, 2, 100])[labels]
     np.testing.assert_allclose(
-        familiar(features, labels).distances(features), familiar(features, renamed).distances(features)
+        fit_detector(features, labels).distances(features), fit_detector(features, renamed).distances(features)
     )
 
 
@@ -35,7 +35,7 @@ def test_what_belongs_is_told_from_what_does_not() -> None:
     features, labels = classes(60)
     more, _ = classes(300, seed=2)
     strange = np.random.default_rng(3).normal(size=(100, 5)) * 60
-    own, known = distances_from_the_others(features, labels), familiar(features, labels)
+    own, known = cross_validated_distances(features, labels), fit_detector(features, labels)
     kept = belonging(known.distances(np.concatenate([more, strange])), own, 0.99)
     assert kept[:300].mean() > 0.9
     assert kept[300:].mean() < 0.1
@@ -43,35 +43,35 @@ def test_what_belongs_is_told_from_what_does_not() -> None:
 
 def test_a_labelled_image_is_judged_by_the_others_alone() -> None:
     features, labels = classes(12)
-    found = distances_from_the_others(features, labels)
+    found = cross_validated_distances(features, labels)
     for i in range(12):
         rest = np.arange(12) != i
-        alone = familiar(features[rest], labels[rest]).distances(features[i : i + 1])
+        alone = fit_detector(features[rest], labels[rest]).distances(features[i : i + 1])
         np.testing.assert_allclose(found[i], alone[0], rtol=1e-6)
-    assert (found > familiar(features, labels).distances(features)).all()
+    assert (found > fit_detector(features, labels).distances(features)).all()
 
 
 def test_many_labelled_images_are_judged_in_groups() -> None:
     features, labels = classes(4 * FOLDS)
-    found = distances_from_the_others(features, labels)
+    found = cross_validated_distances(features, labels)
     assert found.shape == (4 * FOLDS,)
     assert (found > 0).all()
-    assert np.array_equal(found, distances_from_the_others(features, labels))
+    assert np.array_equal(found, cross_validated_distances(features, labels))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_with_one_label_a_class_hardly_anything_is_rejected(count: int) -> None:
     features, labels = classes(count)
-    own = distances_from_the_others(features, labels)
+    own = cross_validated_distances(features, labels)
     near = features + 0.01
-    assert belonging(familiar(features, labels).distances(near), own, 0.99).all()
+    assert belonging(fit_detector(features, labels).distances(near), own, 0.99).all()
 
 
 def test_more_features_than_images_and_features_that_never_change_are_no_problem() -> None:
     features, labels = classes(12, dimension=50)
     features[:, 7] = 1.0
-    assert np.isfinite(familiar(features, labels).distances(features)).all()
-    assert np.isfinite(distances_from_the_others(features, labels)).all()
+    assert np.isfinite(fit_detector(features, labels).distances(features)).all()
+    assert np.isfinite(cross_validated_distances(features, labels)).all()
 
 
 def test_an_image_belongs_that_is_no_further_away_than_this_share_of_the_labelled_ones() -> None:
@@ -98,3 +98,13 @@ def test_where_many_are_strangers_it_is_the_labelled_images_that_tell() -> None:
     kept = belonging(distances, np.square(3 + random.normal(size=50)), 0.99)
     assert kept[:600].mean() > 0.95
     assert not kept[600:].any()
+
+
+def test_an_energy_limit_leaves_the_given_fraction_of_training_images_below_it() -> None:
+    energies = np.random.default_rng(0).normal(size=1001)
+    for fraction in (0.5, 0.9, 0.99, 1.0):
+        limit = energy_limit(energies.tolist(), fraction)
+        assert limit is not None
+        assert (energies <= limit).mean() == pytest.approx(fraction, abs=2e-3)
+    assert energy_limit(None, 0.99) is None
+    assert energy_limit([], 0.99) is None

@@ -3,12 +3,12 @@ import pytest
 import torch
 
 from ebpl.errors import DataError
-from ebpl.models import Architecture
 from ebpl.models.predictions import predict
+from tests.helpers import architecture
 
 
 def model():
-    return Architecture(10, 1, 3, 4, "diagonal").build().initialise(torch.Generator().manual_seed(0))
+    return architecture(shape=(3, 8, 8), classes=4).build().initialise(torch.Generator().manual_seed(0))
 
 
 def test_batches_do_not_matter() -> None:
@@ -34,7 +34,7 @@ def test_no_images_give_no_predictions() -> None:
 
 
 def test_gray_images_need_no_channel_axis_and_wrong_ones_are_refused() -> None:
-    gray = Architecture(10, 1, 1, 4, None).build().initialise(torch.Generator().manual_seed(0))
+    gray = architecture(None, classes=4).build().initialise(torch.Generator().manual_seed(0))
     images = np.random.default_rng(1).integers(0, 256, (5, 8, 8), dtype=np.uint8)
     assert np.array_equal(predict(gray, images).labels, predict(gray, images[..., None]).labels)
     for wrong in (images / 255, np.zeros((5, 8, 8, 3), np.uint8), images[0]):

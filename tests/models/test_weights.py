@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
-import ebpl
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
+from ebpl.models.predictions import predict
 from ebpl.models.weights import describe_model, load_model
-from ebpl.runs import WEIGHTS, Run
-from tests.helpers import blobs, quick
+from ebpl.runs import Run
+from ebpl.runs.reader import WEIGHTS
+from tests.helpers import architecture, blobs, quick
 
 Tensors = dict[str, torch.Tensor]
 CHOSEN = {"phase": "initial", "epoch": 1, "by": "last epoch"}
@@ -25,18 +26,22 @@ CHOSEN = {"phase": "initial", "epoch": 1, "by": "last epoch"}
 
 def small(precision: str | None = "diagonal") -> HybridModel:
     """A model for `blobs`, as small as they come."""
-    return Architecture(10, 1, 1, 3, precision).build().initialise(torch.Generator().manual_seed(0))
+    return architecture(precision).build().initialise(torch.Generator().manual_seed(0))
 
 
 TENSORS = small().state_dict()
-DESCRIPTION = describe_model(small(), blobs(), CHOSEN)
+DESCRIPTION = json.loads(json.dumps({**describe_model(small(), blobs()), "chosen": CHOSEN}))
+OLD_ARCHITECTURE = {"depth": 10, "width": 1, "channels": 1, "classes": 3, "precision": "diagonal"}
 
 
 def described(**changes: Any) -> dict[str, Any]:
     """What the file of `small` says, but for some entries, of the network or of all."""
     said = copy.deepcopy(DESCRIPTION)
+    network = said["architecture"]
     for name, value in changes.items():
-        (said["architecture"] if name in ("depth", "width", "precision") else said)[name] = value
+        where = {"depth": "options", "width": "options", "precision_matrix": "network", "backbone": "network"}
+        part = {"options": network["options"], "network": network}.get(where.get(name, ""), said)
+        part[name] = value
     return said
 
 
@@ -75,10 +80,10 @@ def test_what_is_saved_is_loaded_bit_by_bit(precision: str | None) -> None:
             flat = parameter.view(-1)
             flat[: len(odd)] = odd[: len(flat)]
     run = Run.create("run", quick(), data, {})
-    description = {**describe_model(model, data, CHOSEN), "classes": ["Katze 🐈", "犬", '"\\']}
+    description = {**describe_model(model, data), "chosen": CHOSEN, "classes": ["Katze 🐈", "犬", '"\\']}
     run.save_model(model.state_dict(), description)
     loaded, told = load_model(run.path / WEIGHTS)
-    assert told == description
+    assert told == json.loads(json.dumps(description))
     assert loaded.architecture == model.architecture
     assert not loaded.training
     before, after = ({name: t.numpy().tobytes() for name, t in m.state_dict().items()} for m in (model, loaded))
@@ -93,12 +98,13 @@ def test_the_file_alone_tells_a_stranger_how_to_use_it(run: Run) -> None:
     assert told["image_shape"] == [1, 8, 8]
     assert told["pixels"] == "uint8 / 127.5 - 1"
     assert told["chosen"] == run.metrics()["chosen"]
-    model = HybridModel(Architecture(**told["architecture"]))
+    built = told["architecture"]
+    model = HybridModel(Architecture(**{**built, "image_shape": tuple(built["image_shape"])}))
     model.load_state_dict(load_file(run.path / WEIGHTS))
     pixels = blobs().train.pixels[:7]
     with torch.no_grad():
         scores, energies = model(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 127.5 - 1)
-    expected = ebpl.predict(load_model(run.path / WEIGHTS)[0], pixels)
+    expected = predict(load_model(run.path / WEIGHTS)[0], pixels)
     assert torch.softmax(scores, 1).numpy() == pytest.approx(expected.probabilities, abs=1e-6)
     assert energies.numpy() == pytest.approx(expected.energies, rel=1e-4, abs=1e-5)
 
@@ -144,8 +150,17 @@ def test_tensors_without_a_description_are_refused(metadata: dict[str, str] | No
         described(depth=-2),
         described(depth=10.0),
         described(width=True),
-        described(precision="low"),
-        described(precision=["full"]),
+        described(precision_matrix="low"),
+        described(precision_matrix=["full"]),
+        described(backbone="tall_resnet"),
+        described(backbone=["wide_resnet"]),
+        described(architecture={**DESCRIPTION["architecture"], "options": {}}),
+        described(architecture={**DESCRIPTION["architecture"], "options": {"depth": 10}}),
+        described(architecture={**DESCRIPTION["architecture"], "options": [10, 1]}),
+        described(architecture={**DESCRIPTION["architecture"], "image_shape": [3, 8, 8]}),
+        described(architecture={**OLD_ARCHITECTURE, "width": 2}),
+        described(architecture={**OLD_ARCHITECTURE, "classes": 4}),
+        described(architecture={"depth": 10, "width": 1, "channels": 1, "precision": "diagonal"}),
         described(classes="012"),
         described(classes=["a", "b"]),
         described(classes=["a", "b", 3]),
@@ -164,9 +179,12 @@ def test_a_description_of_something_else_is_refused(description: object) -> None
 
 
 def test_the_reason_says_what_is_wrong() -> None:
-    refused(written(described(width="wide")), "width is 'wide'")
-    refused(written(described(precision=""), small(None).state_dict()), "precision is ''")
-    refused(written(described(image_shape=[1, 8, 5000])), "image_shape is [1, 8, 5000]")
+    refused(written(described(width="wide")), "options is {'depth': 10, 'width': 'wide'}")
+    refused(written(described(precision_matrix=""), small(None).state_dict()), "precision_matrix is ''")
+    wide = {**DESCRIPTION["architecture"], "image_shape": [1, 8, 5000]}
+    refused(written(described(image_shape=[1, 8, 5000], architecture=wide)), "image_shape is [1, 8, 5000]")
+    bare = {**DESCRIPTION["architecture"], "options": {"width": 1}}
+    refused(written(described(architecture=bare)), "options have no 'depth'")
     refused(written(described(classes=["a"])), "classes or image_shape are not those of the network")
 
 
@@ -241,7 +259,7 @@ def test_any_bytes_are_a_model_or_a_clear_error(changes: list[tuple[int, int]]) 
     used_or_refused(bytes(content))
 
 
-NAMES = st.sampled_from([*DESCRIPTION, *DESCRIPTION["architecture"], "other"])
+NAMES = st.sampled_from([*DESCRIPTION, *DESCRIPTION["architecture"], *OLD_ARCHITECTURE, "other"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-20, 20) | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
@@ -254,3 +272,12 @@ VALUES = st.recursive(
 def test_any_description_is_a_model_or_a_clear_error(changes: dict[str, Any], network: dict[str, Any]) -> None:
     said = {**DESCRIPTION, "architecture": {**DESCRIPTION["architecture"], **network}, **changes}
     used_or_refused(save(TENSORS, {"ebpl": json.dumps(said)}))
+
+
+def test_a_file_of_version_0_1_gives_the_same_model() -> None:
+    now, old = (load_model(written(each)) for each in (described(), described(architecture=OLD_ARCHITECTURE)))
+    assert old[1] == now[1]
+    assert old[0].architecture == now[0].architecture
+    assert {name: t.numpy().tobytes() for name, t in old[0].state_dict().items()} == {
+        name: t.numpy().tobytes() for name, t in now[0].state_dict().items()
+    }

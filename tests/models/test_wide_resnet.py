@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from ebpl.models import Architecture
 from ebpl.models.wide_resnet import WideResNet
+from tests.helpers import architecture
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from ebpl.models.wide_resnet import WideResNet
 def test_parameter_counts_are_the_published_ones(depth: int, width: int, millions: float) -> None:
     # Zagoruyko and Komodakis 2016 (tables 4 and 5), and WRN-28-2 as in the semi-supervised literature; 10 classes
     with torch.device("meta"):
-        model = Architecture(depth, width, 3, 10, None).build()
+        model = architecture(None, depth=depth, width=width, shape=(3, 32, 32), classes=10).build()
     assert model.parameter_count() / 1e6 == pytest.approx(millions, abs=0.06)
 
 
@@ -23,7 +23,7 @@ def test_any_image_size_and_one_or_three_channels(channels: int, height: int, wi
 
 
 def test_images_of_a_batch_do_not_see_each_other() -> None:
-    model = Architecture(10, 1, 3, 4, "diagonal").build().initialise(torch.Generator().manual_seed(0)).double()
+    model = architecture(shape=(3, 12, 12), classes=4).build().initialise(torch.Generator().manual_seed(0)).double()
     images = torch.randn(6, 3, 12, 12, dtype=torch.float64)
     whole = model.features(images)
     parts = torch.cat([model.features(images[i : i + 1]) for i in range(6)])

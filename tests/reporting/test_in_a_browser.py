@@ -9,7 +9,7 @@ import pytest
 import ebpl
 from ebpl.runs import Run
 from tests.helpers import NEEDS_BROWSER, class_folders, quick
-from tests.reporting.conftest import EVIL, named_blobs
+from tests.named_runs import EVIL, named_blobs
 
 pytestmark = NEEDS_BROWSER
 Open = Callable[..., Any]
@@ -43,8 +43,8 @@ def open_page(browser: Any) -> Iterator[Open]:
 
 
 @pytest.fixture
-def written(trained: Callable[[str], Run]) -> Callable[[str], Path]:
-    return lambda name: ebpl.report(trained(name), data=None if name == "without truth" else named_blobs())
+def written(run_named: Callable[[str], Run]) -> Callable[[str], Path]:
+    return lambda name: ebpl.report(run_named(name), data=None if name == "without truth" else named_blobs())
 
 
 NAMES = ["with truth", "without truth", "baseline"]

@@ -8,39 +8,40 @@ import pytest
 import ebpl
 from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import DataError, RunError
+from ebpl.models.predictions import predict
 from ebpl.reporting import report_data as seen
 from ebpl.reporting.report_data import Sight
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick
-from tests.reporting.conftest import named_blobs
+from tests.named_runs import named_blobs
 
-Trained = Callable[[str], Run]
+Named = Callable[[str], Run]
 
 
 def looked(run: Run, data: object = None, energies: bool = False) -> Sight:
     return seen.look(run, data, None, energies, lambda _: None)  # type: ignore[arg-type]
 
 
-def test_answers_are_those_of_the_model(trained: Trained) -> None:
-    run, data = trained("with truth"), named_blobs()
+def test_answers_are_those_of_the_model(run_named: Named) -> None:
+    run, data = run_named("with truth"), named_blobs()
     sight = looked(run, data)
     assert data.test is not None
     assert sight.measured is sight.looked
     assert sight.measured is not None
-    expected = ebpl.predict(run.load_model()[0], data.test.pixels)
+    expected = predict(run.load_model()[0], data.test.pixels)
     np.testing.assert_allclose(sight.measured.predictions.probabilities, expected.probabilities, atol=1e-6)
     assert dict(sight.counts) == {"labelled": 15, "unlabelled": 105, "test": 30}
 
 
-def test_arrays_are_not_in_the_run_and_must_be_given(trained: Trained) -> None:
-    sight = looked(trained("with truth"))
+def test_arrays_are_not_in_the_run_and_must_be_given(run_named: Named) -> None:
+    sight = looked(run_named("with truth"))
     assert sight.measured is None
     assert sight.looked is None
     assert "data=" in sight.notes[0]
 
 
-def test_unlabelled_images_are_looked_at_where_there_are_no_others(trained: Trained) -> None:
-    sight = looked(trained("without truth"))
+def test_unlabelled_images_are_looked_at_where_there_are_no_others(run_named: Named) -> None:
+    sight = looked(run_named("without truth"))
     assert sight.measured is None
     assert sight.looked is not None
     assert sight.looked.what == "unlabelled images"
@@ -75,8 +76,8 @@ def test_labels_learned_by_heart_prove_nothing() -> None:
     assert not sight.looked.images.labeled.any()
 
 
-def test_of_too_many_images_some_are_picked_evenly(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, data = trained("with truth"), named_blobs()
+def test_of_too_many_images_some_are_picked_evenly(run_named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = run_named("with truth"), named_blobs()
     whole = looked(run, data).measured
     monkeypatch.setattr(seen, "MOST_PROBABILITIES", 3 * 12)
     some = looked(run, data).measured
@@ -87,8 +88,8 @@ def test_of_too_many_images_some_are_picked_evenly(trained: Trained, monkeypatch
     np.testing.assert_allclose(some.predictions.energies, whole.predictions.energies[::3], atol=1e-5)
 
 
-def test_pieces_are_put_together_in_order(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, data = trained("with truth"), named_blobs()
+def test_pieces_are_put_together_in_order(run_named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = run_named("with truth"), named_blobs()
     whole = looked(run, data).measured
     monkeypatch.setattr(seen, "CHUNK", 7)
     told: list[int] = []
@@ -99,8 +100,8 @@ def test_pieces_are_put_together_in_order(trained: Trained, monkeypatch: pytest.
     np.testing.assert_allclose(pieces.predictions.energies, whole.predictions.energies, atol=1e-5)
 
 
-def test_training_energies_are_computed_where_the_run_has_none(trained: Trained) -> None:
-    run, data = trained("with truth"), named_blobs()
+def test_training_energies_are_computed_where_the_run_has_none(run_named: Named) -> None:
+    run, data = run_named("with truth"), named_blobs()
     found = looked(run, data, energies=True).training_energies
     assert found is not None
     stored = run.metrics()["training_energies"]
@@ -108,8 +109,8 @@ def test_training_energies_are_computed_where_the_run_has_none(trained: Trained)
     assert looked(run, data).training_energies is None
 
 
-def test_other_data_is_measured_on_in_the_models_own_numbering(trained: Trained) -> None:
-    run, own = trained("with truth"), named_blobs()
+def test_other_data_is_measured_on_in_the_models_own_numbering(run_named: Named) -> None:
+    run, own = run_named("with truth"), named_blobs()
     assert own.test is not None
     turned = tuple(reversed(own.classes))
     other = from_arrays(own.test.pixels, 2 - own.test.labels, classes=turned, name="other")
@@ -120,17 +121,17 @@ def test_other_data_is_measured_on_in_the_models_own_numbering(trained: Trained)
     np.testing.assert_array_equal(found.images.labels, expected.images.labels)
 
 
-def test_other_data_without_labels_is_looked_at(trained: Trained) -> None:
+def test_other_data_without_labels_is_looked_at(run_named: Named) -> None:
     own = named_blobs()
     other = from_arrays(own.train.pixels, np.full(len(own.train), -1), classes=(), name="other", training=False)
-    sight = looked(trained("with truth"), other)
+    sight = looked(run_named("with truth"), other)
     assert sight.measured is None
     assert sight.looked is not None
     assert len(sight.looked.images) == 120
 
 
-def test_other_data_that_does_not_fit_is_an_error(trained: Trained) -> None:
-    run = trained("with truth")
+def test_other_data_that_does_not_fit_is_an_error(run_named: Named) -> None:
+    run = run_named("with truth")
     with pytest.raises(DataError, match="classes the model does not know"):
         looked(run, blobs())
     with pytest.raises(DataError, match="does not exist"):
@@ -149,9 +150,9 @@ def test_changed_images_of_the_run_are_not_shown() -> None:
     assert "not those that the run was trained on" in sight.notes[0]
 
 
-def test_a_path_of_a_stranger_shows_nothing_but_the_very_images_of_the_run(trained: Trained) -> None:
+def test_a_path_of_a_stranger_shows_nothing_but_the_very_images_of_the_run(run_named: Named) -> None:
     class_folders(Path("private"))
-    run = trained("without truth")
+    run = run_named("without truth")
     settings = run.path / "settings.toml"
     lines = [f'path = "{Path("private").resolve()}"' if line.startswith("path") else line
              for line in settings.read_text().splitlines()]  # fmt: skip
@@ -162,16 +163,16 @@ def test_a_path_of_a_stranger_shows_nothing_but_the_very_images_of_the_run(train
 
 
 @pytest.mark.parametrize("line", ["path = 3", "path = [1]", 'path = "x.npz"\nimage_size = "a"'])
-def test_a_settings_file_that_says_nonsense_of_the_data_is_told(trained: Trained, line: str) -> None:
-    run = trained("with truth")
+def test_a_settings_file_that_says_nonsense_of_the_data_is_told(run_named: Named, line: str) -> None:
+    run = run_named("with truth")
     settings = run.path / "settings.toml"
     settings.write_text(settings.read_text().replace("[settings]", line + "\n[settings]"))
     with pytest.raises(RunError, match=r"settings\.toml is damaged"):
         Run(run.path)
 
 
-def test_weights_outside_the_run_are_not_read(trained: Trained) -> None:
-    run = trained("with truth")
+def test_weights_outside_the_run_are_not_read(run_named: Named) -> None:
+    run = run_named("with truth")
     weights = run.path / "best.safetensors"
     weights.rename("elsewhere.safetensors")
     weights.symlink_to(Path("elsewhere.safetensors").resolve())
@@ -179,8 +180,8 @@ def test_weights_outside_the_run_are_not_read(trained: Trained) -> None:
         looked(run, named_blobs())
 
 
-def test_weights_that_do_not_say_what_they_are_for_are_an_error(trained: Trained) -> None:
-    run = trained("with truth")
+def test_weights_that_do_not_say_what_they_are_for_are_an_error(run_named: Named) -> None:
+    run = run_named("with truth")
     model, description = run.load_model()
     for wrong in ({"classes": ["a"]}, {"classes": [1, 2, 3]}, {"image_shape": [1, 8]}, {"image_shape": "x"}):
         run.save_model(model.state_dict(), {**description, **wrong})

@@ -11,16 +11,24 @@ import pytest
 
 import ebpl
 from ebpl import calibration as checking
-from ebpl.calibration import Check
+from ebpl.calibration import CalibrationCheck
 from ebpl.errors import DataError, RunError, UsageError, WriteError
 from ebpl.reporting import page
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick
-from tests.training.test_trainer import DIVERGING
-from tests.reporting.conftest import EVIL, named_blobs
+from tests.named_runs import EVIL, named_blobs
 
-Trained = Callable[[str], Run]
+Named = Callable[[str], Run]
 VOID = {"meta", "link", "img"}
+DIVERGING = {
+    "energy.penalty": 0.0,
+    "sgld.clamp_samples": False,
+    "sgld.steps": 1,
+    "optim.gradient_clip": 0.0,
+    "optim.learning_rate": 0.05,
+    "optim.epochs": 6,
+    "curriculum.pseudo_labels": "none",
+}
 
 
 class Page(HTMLParser):
@@ -59,21 +67,21 @@ def read(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
-def test_a_finished_run_shows_everything(trained: Trained) -> None:
-    run = trained("with truth")
+def test_a_finished_run_shows_everything(run_named: Named) -> None:
+    run = run_named("with truth")
     found = read(ebpl.report(run, data=named_blobs()))
     wanted = ["confidence", "coverage", "classes", "mistakes", "uncertain", "energy", "pseudo-labels", "samples"]
     assert found.sections == [*wanted, "training", "settings"]
-    assert "What this page cannot show" not in found.text
+    assert "Not shown on this page" not in found.text
     accuracy = run.metrics()["metrics"]["accuracy"]
-    assert f"Right on {100 * accuracy:.1f}\xa0%" in found.text
+    assert f"Accuracy is {100 * accuracy:.1f}\xa0%" in found.text
     for name, value in run.settings.to_dict().items():
-        assert name.replace("_", " ") in found.text, value
+        assert name in found.text, value
     assert str(run.environment()["torch"]) in found.text
 
 
-def test_the_page_needs_nothing_from_outside_and_runs_nothing(trained: Trained) -> None:
-    path = ebpl.report(trained("with truth"), data=named_blobs())
+def test_the_page_needs_nothing_from_outside_and_runs_nothing(run_named: Named) -> None:
+    path = ebpl.report(run_named("with truth"), data=named_blobs())
     found = read(path)
     assert "script" not in found.tags
     assert all(address.startswith(("data:", "#")) for address in found.addresses)
@@ -82,8 +90,8 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(trained: Trained) 
     assert targets == set(found.sections)
 
 
-def test_names_from_outside_are_text(trained: Trained) -> None:
-    text = page(trained("with truth"), named_blobs())
+def test_names_from_outside_are_text(run_named: Named) -> None:
+    text = page(run_named("with truth"), named_blobs())
     found = Page(text)
     assert EVIL in found.text
     assert "<b>blobs</b>" in found.text
@@ -91,8 +99,8 @@ def test_names_from_outside_are_text(trained: Trained) -> None:
     assert "<script" not in text
 
 
-def test_html_in_file_names_and_in_every_stored_file_is_text(trained: Trained) -> None:
-    run = trained("without truth")
+def test_html_in_file_names_and_in_every_stored_file_is_text(run_named: Named) -> None:
+    run = run_named("without truth")
     result = {**json.loads((run.path / "test_metrics.json").read_text()), "healed_divergences": [{"reason": EVIL}]}
     (run.path / "test_metrics.json").write_text(json.dumps(result))
     (run.path / "environment.json").write_text(json.dumps({EVIL: EVIL, "command": [EVIL]}))
@@ -103,31 +111,31 @@ def test_html_in_file_names_and_in_every_stored_file_is_text(trained: Trained) -
     assert EVIL in Page(text).text
 
 
-def test_without_ground_truth_it_says_what_cannot_be_known(trained: Trained) -> None:
-    found = read(ebpl.report(trained("without truth")))
+def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> None:
+    found = read(ebpl.report(run_named("without truth")))
     assert found.sections == ["confidence", "uncertain", "energy", "pseudo-labels", "samples", "training", "settings"]
-    assert "What this page cannot show" in found.text
-    assert "accuracy, calibration, confusion and mistakes cannot be known" in found.text
-    assert "accuracy to expect" in found.text
+    assert "Not shown on this page" in found.text
+    assert "accuracy, calibration, confusions and errors are unknown" in found.text
+    assert "expected accuracy" in found.text
     assert "unlabeled/0.png" in found.text
 
 
-def test_the_baseline_has_no_energies(trained: Trained) -> None:
-    found = read(ebpl.report(trained("baseline"), data=named_blobs()))
+def test_the_baseline_has_no_energies(run_named: Named) -> None:
+    found = read(ebpl.report(run_named("baseline"), data=named_blobs()))
     assert not {"energy", "samples", "pseudo-labels"} & set(found.sections)
-    assert "The baseline has no energy model" in found.text
+    assert "This method has no energy model" in found.text
 
 
-def test_without_its_images_a_run_shows_what_it_wrote_down(trained: Trained) -> None:
-    run = trained("with truth")
+def test_without_its_images_a_run_shows_what_it_wrote_down(run_named: Named) -> None:
+    run = run_named("with truth")
     found = read(ebpl.report(run))
     assert found.sections == ["confidence", "energy", "pseudo-labels", "samples", "training", "settings"]
     assert "could not be looked at, so there are no pictures" in found.text
-    assert f"Right on {100 * run.metrics()['metrics']['accuracy']:.1f}\xa0% of the 30 test images" in found.text
+    assert f"Accuracy is {100 * run.metrics()['metrics']['accuracy']:.1f}\xa0% on the 30 test images" in found.text
 
 
-def test_a_run_that_has_just_begun(trained: Trained) -> None:
-    run = trained("without truth")
+def test_a_run_that_has_just_begun(run_named: Named) -> None:
+    run = run_named("without truth")
     for path in run.path.iterdir():
         if path.name not in ("settings.toml", "environment.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -138,52 +146,53 @@ def test_a_run_that_has_just_begun(trained: Trained) -> None:
     assert "There are no weights yet" in found.text
 
 
-def test_a_run_that_was_stopped_shows_its_weights_so_far_and_its_log(trained: Trained) -> None:
-    run = trained("with truth")
+def test_a_run_that_was_stopped_shows_its_weights_so_far_and_its_log(run_named: Named) -> None:
+    run = run_named("with truth")
     (run.path / "test_metrics.json").unlink()
     found = read(ebpl.report(run, data=named_blobs()))
     assert "This run is not finished" in found.text
     assert {"mistakes", "energy", "training"} <= set(found.sections)
-    assert "The end of its log" in found.text
+    assert "Last lines of the log" in found.text
 
 
-def test_a_healed_divergence_is_shown() -> None:
-    run = ebpl.train("digits", quick(**DIVERGING, pseudo_labels="none", guard_every=3), run="run")
+def test_a_healed_divergence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebpl.training.divergence.CHECK_EVERY", 3)
+    run = ebpl.train("digits", quick(), set=DIVERGING, run="run")
     healed = run.metrics()["healed_divergences"]
     assert healed, "this setting is meant to diverge"
     text = Page(page(run)).text
-    assert "Training ran away and was brought back" in text
+    assert "Training diverged and recovered" in text
     assert healed[0]["reason"] in text
 
 
-def test_what_labels_that_waited_have_shown_is_told_and_comes_first_where_nothing_else_was_measured(
+def test_what_held_out_labels_show_comes_first_where_nothing_else_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checking, "FEWEST", 1)
+    monkeypatch.setattr(checking, "MIN_HOLDOUT", 1)
     data = replace(blobs(), test=None)
     found = Page(page(run := ebpl.train(data, quick(curriculum__calibration_holdout=0.4), run="run"), data=data))
-    check = Check.stored(run.metrics()["check"])
+    check = CalibrationCheck.stored(run.metrics()["check"])
     assert str(check) in found.text
-    assert "accuracy, checked" in found.text
-    assert "of 6 labels that were held back" in found.text
+    assert "held-out accuracy" in found.text
+    assert "on 6 held-out labels" in found.text
 
 
-def test_other_images_can_be_shown_instead(trained: Trained) -> None:
+def test_other_images_can_be_shown_instead(run_named: Named) -> None:
     class_folders(Path("others"), unlabeled=0)
-    found = read(ebpl.report(trained("without truth"), "others.html", "others"))
+    found = read(ebpl.report(run_named("without truth"), "others.html", "others"))
     assert "8 images of others" in found.text
     assert "mistakes" in found.sections
 
 
-def test_the_page_is_written_where_one_wants_it(trained: Trained) -> None:
-    run = trained("without truth")
+def test_the_page_is_written_where_one_wants_it(run_named: Named) -> None:
+    run = run_named("without truth")
     assert ebpl.report(run) == run.path / "report.html"
     assert ebpl.report(run.path, "deep/in/here.html") == Path("deep/in/here.html")
     assert Path("deep/in/here.html").is_file()
 
 
-def test_the_page_never_takes_the_place_of_another_file_of_the_run(trained: Trained) -> None:
-    run = trained("without truth")
+def test_the_page_never_takes_the_place_of_another_file_of_the_run(run_named: Named) -> None:
+    run = run_named("without truth")
     before = (run.path / "metrics.csv").read_bytes()
     with pytest.raises(UsageError, match=r"ends in \.html"):
         ebpl.report(run, run.path / "metrics.csv")
@@ -195,8 +204,8 @@ def test_the_page_never_takes_the_place_of_another_file_of_the_run(trained: Trai
         ebpl.report(run)
 
 
-def test_a_link_in_the_place_of_the_page_is_replaced_and_not_followed(trained: Trained) -> None:
-    run = trained("without truth")
+def test_a_link_in_the_place_of_the_page_is_replaced_and_not_followed(run_named: Named) -> None:
+    run = run_named("without truth")
     Path("precious").write_text("untouched")
     (run.path / "report.html").symlink_to(Path("precious").resolve())
     ebpl.report(run)
@@ -204,8 +213,8 @@ def test_a_link_in_the_place_of_the_page_is_replaced_and_not_followed(trained: T
     assert not (run.path / "report.html").is_symlink()
 
 
-def test_images_that_were_asked_for_must_be_there(trained: Trained) -> None:
-    run = trained("without truth")
+def test_images_that_were_asked_for_must_be_there(run_named: Named) -> None:
+    run = run_named("without truth")
     with pytest.raises(DataError, match="does not exist"):
         ebpl.report(run, data="no/such/folder")
     (run.path / "best.safetensors").unlink()
@@ -213,16 +222,16 @@ def test_images_that_were_asked_for_must_be_there(trained: Trained) -> None:
         ebpl.report(run, data="no/such/folder")
 
 
-def test_damaged_weights_are_told_on_the_page(trained: Trained) -> None:
-    run = trained("without truth")
+def test_damaged_weights_are_told_on_the_page(run_named: Named) -> None:
+    run = run_named("without truth")
     (run.path / "best.safetensors").write_bytes(b"no weights")
     found = read(ebpl.report(run))
     assert "best.safetensors is damaged" in found.text
     assert "training" in found.sections
 
 
-def test_text_that_no_file_can_hold_does_not_stop_the_page(trained: Trained) -> None:
-    run = trained("without truth")
+def test_text_that_no_file_can_hold_does_not_stop_the_page(run_named: Named) -> None:
+    run = run_named("without truth")
     (run.path / "environment.json").write_text('{"gpu": "\\ud800"}')
     assert "gpu" in read(ebpl.report(run)).text
 

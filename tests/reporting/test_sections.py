@@ -9,8 +9,9 @@ from ebpl.data.dataset import Images
 from ebpl.models.predictions import Predictions
 from ebpl.reporting import sections
 from ebpl.reporting.report_data import Seen
+from ebpl.reporting.sections import calibration_error, direction, sure_ones
 from ebpl.runs import Run
-from ebpl.runs.reader import Step, Stored, read
+from ebpl.runs.reader import Step, Stored, read, reliability_bins
 from tests.helpers import random_images
 
 CLASSES = ("a", "b", "c")
@@ -103,9 +104,9 @@ def test_the_coverage_table_agrees_with_a_count_by_hand() -> None:
     assert at == f"{100 * probabilities.max(1)[order[-1]]:.1f}\xa0%"
 
 
-def test_stored_measures_are_those_that_would_be_measured(trained: Callable[[str], Run]) -> None:
-    run = trained("with truth")
-    found = sections.stored_measures(read(run))
+def test_stored_measures_are_those_that_would_be_measured(run_named: Callable[[str], Run]) -> None:
+    run = run_named("with truth")
+    found = sections.stored_measures(read(run.path))
     assert found is not None
     assert found["values"] == run.metrics()["metrics"]
     assert found["reliability"] is not None
@@ -137,8 +138,8 @@ def test_measures_of_a_stranger_that_are_none_are_left_out(result: dict[str, Any
         [{"images": 5, "above": 0.5, "up_to": 0.1, "accuracy": 0.5, "confidence": 0.5}],
     ],
 )
-def test_bins_of_a_stranger_that_are_none_are_not_drawn(rows: Any) -> None:
-    assert sections._stored_bins(rows) == []
+def test_foreign_bins_that_are_none_are_not_drawn(rows: Any) -> None:
+    assert reliability_bins(rows) == []
 
 
 def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
@@ -150,9 +151,48 @@ def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
     assert not sections.pseudo_labels(steps, [])["rejected"]
 
 
-def test_a_healed_divergence_is_told_in_a_sentence() -> None:
+def test_a_recovery_is_described_in_a_sentence() -> None:
     event = {"phase": "initial", "epoch": 3, "reason": "ran away", "learning_rate": 0.002, "sgld_steps": 8}
     stored = Stored(result={"healed_divergences": [event, {}]})
     told = sections.training(stored, True)["healed"]
-    assert told[0] == "initial, epoch 3: ran away. Went on with learning rate 0.002 and 8 SGLD steps."
+    assert told[0] == "initial, epoch 3: ran away. Continued with learning rate 0.002 and 8 SGLD steps."
     assert told[1] == "some phase, epoch ?."
+
+
+def answers(confidence: float, right: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.tile([confidence, 1 - confidence], (count, 1)), np.where(np.arange(count) < right, 0, 1)
+
+
+def said_and_done(confidence: float, right: int, count: int) -> tuple[float, int, float]:
+    return confidence - right / count, count, count * confidence * (1 - confidence)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "right", "count", "word"),
+    [
+        (0.95, 500, 1000, "over-confident"),
+        (0.6, 900, 1000, "under-confident"),
+        (0.9, 900, 1000, "neither"),
+        (0.9, 8, 10, "neither"),  # ten points off, but ten images cannot tell
+        (0.9, 8000, 10000, "over-confident"),
+    ],
+)
+def test_the_direction_is_named_where_the_images_can_tell(confidence: float, right: int, count: int, word: str) -> None:
+    found, sentence = direction(*said_and_done(confidence, right, count))
+    assert found == word
+    assert ("neither" if word == "neither" else word) in sentence
+
+
+def test_certain_and_right_is_neither() -> None:
+    assert direction(*said_and_done(1.0, 5, 5))[0] == "neither"
+
+
+def test_the_calibration_error_stands_beside_what_chance_would_give() -> None:
+    text = calibration_error(*answers(0.8, 50, 100))
+    assert "30.0\xa0%" in text
+    assert "3.2\xa0%" in text or "3.1\xa0%" in text or "3.3\xa0%" in text  # E|X - 80| of 100 draws with 0.8: 3.2
+
+
+def test_accuracy_at_high_confidence_is_a_sentence() -> None:
+    assert "50.0\xa0% are predicted right" in sure_ones(*answers(0.95, 5, 10))
+    assert "No confidence reaches" in sure_ones(*answers(0.7, 5, 10))

@@ -1,12 +1,17 @@
+import base64
+import io
 import itertools
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from ebpl.reporting.svg import MOST_POINTS, Frame, element, ticks
+from ebpl.reporting.svg import LARGEST, MOST_POINTS, Frame, data_uri, element, ticks
+from tests.helpers import random_images
 
 
 def test_text_and_attributes_are_escaped() -> None:
@@ -51,3 +56,21 @@ def test_a_long_line_is_thinned_and_keeps_its_ends() -> None:
     assert len(points) <= MOST_POINTS + 1
     assert points[0].startswith(f"{frame.left:.1f},")
     assert points[-1].startswith(f"{frame.right:.1f},")
+
+
+def opened(uri: str) -> Image.Image:
+    kind, packed = uri.split(",")
+    assert kind == "data:image/png;base64"
+    return Image.open(io.BytesIO(base64.b64decode(packed)))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_small_picture_is_kept_to_the_pixel(channels: int) -> None:
+    (pixels,) = random_images(1, 9, 7, channels)
+    found = np.asarray(opened(data_uri(pixels)))
+    np.testing.assert_array_equal(found.reshape(9, 7, channels), pixels)
+
+
+def test_a_large_picture_is_shrunk() -> None:
+    (pixels,) = random_images(1, 300, 150, 3)
+    assert opened(data_uri(pixels)).size == (LARGEST // 2, LARGEST)

@@ -1,28 +1,25 @@
+import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ebpl.errors import RunError
-from ebpl.metrics import NAMES
-from ebpl.runs.reader import is_number, is_text, is_whole, read_environment, read_metrics, read_settings, wrong_entry
+from ebpl.metrics import METRICS
+from ebpl.runs import Run
+from ebpl.runs.reader import (
+    Stored,
+    finite,
+    read,
+    read_environment,
+    read_metrics,
+    read_settings,
+)
 
-GOOD = {"metrics": dict.fromkeys(NAMES, 0.5), "chosen": {"phase": "initial", "epoch": 1, "by": "last epoch"}}
+GOOD = {"metrics": dict.fromkeys(METRICS, 0.5), "chosen": {"phase": "initial", "epoch": 1, "by": "last epoch"}}
 ROW = {"above": 0, "up_to": 1, "images": 3, "accuracy": 0.5, "confidence": None}
-
-
-def test_numbers_and_texts_are_what_they_are_called() -> None:
-    assert [is_whole(value) for value in (1, 0, True, 1.0, "1", None)] == [True, *[False] * 5]
-    assert [is_number(value) for value in (1, -0.5, True, float("nan"), float("inf"), "1")] == [
-        True,
-        True,
-        *[False] * 4,
-    ]
-    assert [is_text(value) for value in ("", "é 🐈", "half of it: \ud83d", b"a", None)] == [True, True, *[False] * 3]
-    assert wrong_entry({}, {"a": is_text}, {}) == "it has no a"
-    assert wrong_entry([], {}, {}) == "it is no object with names and values"
-    assert wrong_entry({"a": "x", "b": 1, "c": 2}, {"a": is_text}, {"b": is_whole}) is None
-    assert wrong_entry({"a": "x" * 100}, {}, {"a": is_whole}) == "a is '" + "x" * 39 + " ..."
 
 
 @pytest.mark.parametrize(
@@ -30,6 +27,8 @@ def test_numbers_and_texts_are_what_they_are_called() -> None:
     [
         "[settings]\n",
         "settings = 3\ndata = 4",
+        "settings = 3\nsource = 4",
+        "[settings]\n[source]\nname = 3",
         "[settings]\n[data]\nname = 3",
         "[settings]\n[data]\nname = 'x'\npath = ['a']",
         "[settings]\n[data]\nname = 'x'\nimage_size = 'large'",
@@ -63,7 +62,7 @@ def test_an_environment_that_is_none_names_the_file_and_what_to_do(content: str)
     "changed",
     [
         {"metrics": 3},
-        {"metrics": {"accuracy": 1}},
+        {"metrics": {"ece": 1}},
         {"metrics": {**GOOD["metrics"], "ece": "low"}},
         {"chosen": {}},
         {"chosen": None},
@@ -83,3 +82,159 @@ def test_metrics_that_are_none_name_the_file_and_what_to_do(changed: dict[str, o
     path.write_text(json.dumps({**GOOD, **changed}))
     with pytest.raises(RunError, match=r"test_metrics\.json is damaged .*ebpl resume"):
         read_metrics(path)
+
+
+def test_a_metric_that_came_after_the_run_is_null_and_one_nobody_knows_is_left_out() -> None:
+    path = Path("test_metrics.json")
+    path.write_text(json.dumps({**GOOD, "metrics": {"accuracy": 0.5, "unheard_of": 1.0}}))
+    assert read_metrics(path)["metrics"] == {**dict.fromkeys(METRICS), "accuracy": 0.5}
+
+
+def test_settings_of_version_0_1_are_read_as_those_of_today() -> None:
+    old, new = Path("old.toml"), Path("new.toml")
+    old.write_text("[data]\nname = 'x'\n[settings]\nseed = 3\nsgld_steps = 5\nheld_back = 0.2\nguard_every = 7\n")
+    new.write_text(
+        "[source]\nname = 'x'\n[settings]\nseed = 3\n[settings.sgld]\nsteps = 5\n"
+        "[settings.curriculum]\ncalibration_holdout = 0.2\n"
+    )
+    assert read_settings(old) == read_settings(new)
+    assert read_settings(new)[0] == {"seed": 3, "sgld.steps": 5, "curriculum.calibration_holdout": 0.2}
+
+
+Named = Callable[[str], Run]
+
+
+def rows(run: Run, step: int) -> dict[str, dict[str, str]]:
+    with (run.path / f"pseudo_labels/step-{step}.csv").open(newline="") as file:
+        return {row["image"]: row for row in csv.DictReader(file)}
+
+
+def test_what_a_run_wrote_is_read(run_named: Named) -> None:
+    run = run_named("with truth")
+    stored = read(run.path)
+    assert not stored.problems
+    assert [row["phase"] for row in stored.history] == ["initial", "initial", "step 1 of 2", "step 2 of 2"]
+    assert stored.result == run.metrics()
+    assert stored.environment == run.environment()
+    assert stored.samples is not None
+    assert stored.samples.shape == (25, 8, 8, 1)
+    assert stored.energies is not None
+    assert (np.diff(stored.energies) >= 0).all()
+    assert stored.log[-1]
+
+
+def test_steps_agree_with_their_tables_and_with_training(run_named: Named) -> None:
+    run = run_named("with truth")
+    first, second = read(run.path).steps
+    before, now = rows(run, 1), rows(run, 2)
+    assert (first.step, first.images, first.again) == (1, len(before), 0)
+    assert second.images == second.known == len(now)
+    assert second.right == sum(row["label"] == row["truth"] for row in now.values())
+    both = before.keys() & now.keys()
+    assert second.again == len(both)
+    assert second.changed == sum(before[image]["label"] != now[image]["label"] for image in both)
+    assert second.confidence == pytest.approx(np.mean([float(row["confidence"]) for row in now.values()]))
+    assert second.right / second.known == pytest.approx(run.metrics()["pseudo_labels"][1]["accuracy"])
+
+
+def test_without_truth_nothing_is_known_to_be_right(run_named: Named) -> None:
+    steps = read(run_named("without truth").path).steps
+    assert [step.known for step in steps] == [0, 0, 0]
+    assert steps[-1].again > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.csv", "test_metrics.json", "environment.json", "details.npz", "train.log", "pseudo_labels/step-1.csv"],
+)
+def test_a_link_that_leads_out_of_the_run_is_not_followed(run_named: Named, tmp_path: Path, name: str) -> None:
+    run = run_named("with truth")
+    secret = tmp_path / "secret"
+    (run.path / name).rename(secret)
+    (run.path / name).symlink_to(secret)
+    stored = read(run.path)
+    assert any(name in line and "leads out of the run" in line for line in stored.problems)
+    whole = json.dumps([stored.history, stored.result, stored.environment, stored.log])
+    if name != "details.npz":
+        assert secret.read_text()[:200] not in whole
+    else:
+        assert stored.samples is None
+
+
+def test_a_folder_of_pseudo_labels_that_leads_out_is_not_followed(run_named: Named, tmp_path: Path) -> None:
+    run = run_named("with truth")
+    (run.path / "pseudo_labels").rename(tmp_path / "elsewhere")
+    (run.path / "pseudo_labels").symlink_to(tmp_path / "elsewhere")
+    stored = read(run.path)
+    assert stored.steps == []
+    assert "leads out" in stored.problems[0]
+
+
+def test_a_link_to_itself_is_not_followed(run_named: Named) -> None:
+    run = run_named("with truth")
+    (run.path / "metrics.csv").unlink()
+    (run.path / "metrics.csv").symlink_to("metrics.csv")
+    assert read(run.path).history == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("test_metrics.json", b"{"),
+        ("test_metrics.json", b"[1]"),
+        ("test_metrics.json", b"[" * 100_000),
+        ("environment.json", b"\xff\xfe"),
+        ("metrics.csv", b"phase,epoch\n\xff,1\n"),
+        ("details.npz", b"PK no zip"),
+        ("pseudo_labels/step-1.csv", b'image,label\n"' + b"x" * 200_000),
+    ],
+)
+def test_damaged_files_are_told_and_left_out(run_named: Named, name: str, content: bytes) -> None:
+    run = run_named("with truth")
+    (run.path / name).write_bytes(content)
+    problems = read(run.path).problems
+    assert len(problems) == 1
+    assert f"{name} is damaged" in problems[0]
+
+
+def test_nothing_in_details_is_unpickled(run_named: Named) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (Path("sprung"),)
+
+    run = run_named("with truth")
+    np.savez(run.path / "details.npz", samples=np.array([Trap()], dtype=object))
+    stored = read(run.path)
+    assert stored.samples is None
+    assert "damaged" in stored.problems[0]
+    assert not Path("sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "samples", [np.zeros((3, 8, 8), np.uint8), np.zeros((3, 8, 8, 3)), np.zeros((0, 8, 8, 1), np.uint8)]
+)
+def test_samples_that_are_no_images_are_left_out(run_named: Named, samples: np.ndarray) -> None:
+    run = run_named("with truth")
+    np.savez(run.path / "details.npz", samples=samples)
+    assert read(run.path).samples is None
+
+
+def test_samples_that_would_fill_the_memory_are_not_unpacked(run_named: Named) -> None:
+    run = run_named("with truth")
+    np.savez_compressed(run.path / "details.npz", samples=np.zeros((70, 1024, 1024, 1), np.uint8))
+    assert (run.path / "details.npz").stat().st_size < 1_000_000
+    stored = read(run.path)
+    assert stored.samples is None
+    assert "too large" in stored.problems[0]
+
+
+@pytest.mark.parametrize("value", [None, "", "nan", float("inf"), True, [1], "x", {}, 10**400])
+def test_what_is_no_number_is_none(value: object) -> None:
+    assert finite(value) is None
+
+
+def test_divergences_of_an_unfinished_run_come_from_its_epochs() -> None:
+    history = [{"phase": "initial", "epoch": float(i), "healed": float(i > 2)} for i in range(1, 5)]
+    assert Stored(history=history).healed == [{"phase": "initial", "epoch": 3.0}]
+    events = [{"phase": "initial", "epoch": 1, "reason": "ran away"}]
+    assert Stored(history=history, result={"healed_divergences": [*events, "no event"]}).healed == events

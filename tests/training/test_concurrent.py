@@ -13,7 +13,7 @@ from tests.helpers import blobs, quick, result
 
 SEEDS = (0, 1, 4)
 SETTINGS = quick(curriculum__steps=1, runtime__checkpoint_seconds=1000.0)
-DIVERGING = {"energy_penalty": 0.0, "clamp_samples": False, "gradient_clip": 0.0, "learning_rate": 10.0}
+DIVERGING = {"energy.penalty": 0.0, "sgld.clamp_samples": False, "optim.gradient_clip": 0.0, "learning_rate": 10.0}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_else_one_follows_the_other() -> None:
 
 
 def test_seeds_trained_together_end_as_each_does_alone(alone: dict[int, dict[str, object]]) -> None:
-    runs = ebpl.train_seeds(blobs(), SEEDS, SETTINGS, run="seeds")
+    runs = ebpl.train(blobs(), SETTINGS, seeds=SEEDS, run="seeds")
     assert {run.settings.seed: result(run.path) for run in runs} == alone
 
 
@@ -85,7 +85,7 @@ def test_seeds_trained_in_turns_end_as_each_does_alone(alone: dict[int, dict[str
 
 
 def test_one_that_gives_up_leaves_the_others_alone(alone: dict[int, dict[str, object]]) -> None:
-    bad = Run.create("bad", SETTINGS.changed(**DIVERGING, divergence__retries=0), blobs(), {})
+    bad = Run.create("bad", SETTINGS.changed(DIVERGING, divergence__retries=0), blobs(), {})
     good = runs_of(*SEEDS)
     trainings = beside([bad, *good])
     assert isinstance(trainings[0].error, DivergedError)
@@ -93,8 +93,9 @@ def test_one_that_gives_up_leaves_the_others_alone(alone: dict[int, dict[str, ob
     assert not bad.finished
 
 
-def test_one_that_heals_leaves_the_others_alone(alone: dict[int, dict[str, object]]) -> None:
-    bad = Run.create("bad", SETTINGS.changed(**{**DIVERGING, "learning_rate": 0.05}, divergence__max_energy_gap=0.5), blobs(), {})
+def test_one_that_recovers_leaves_the_others_alone(alone: dict[int, dict[str, object]]) -> None:
+    wild = SETTINGS.changed({**DIVERGING, "learning_rate": 0.05}, divergence__max_energy_gap=0.5)
+    bad = Run.create("bad", wild, blobs(), {})
     good = runs_of(*SEEDS)
     beside([bad, *good])
     assert "diverged" in (bad.path / "train.log").read_text()
@@ -119,7 +120,7 @@ def test_one_that_fails_otherwise_leaves_the_others_alone(alone, error: Exceptio
     assert failed.__traceback__ is failed.__context__ is failed.__cause__ is None, "it would keep memory"
     for run in (runs[0], runs[2]):
         assert result(run.path) == alone[run.settings.seed]
-    ebpl.resume_all(runs, data=blobs())
+    ebpl.resume(runs, data=blobs())
     assert {run.settings.seed: result(run.path) for run in runs} == alone
 
 
@@ -131,15 +132,15 @@ def test_stopped_in_the_middle_all_save_their_last_epoch_and_go_on_as_if_never_s
         assert not run.finished
         assert list(run.checkpoints.glob("epoch-*.pt")), "the last finished epoch was not saved"
         assert "stopped from the keyboard" in (run.path / "train.log").read_text()
-    assert ebpl.resume_all([run.path for run in runs], data=blobs())[0].finished
+    assert ebpl.resume([run.path for run in runs], data=blobs())[0].finished
     assert {run.settings.seed: result(run.path) for run in runs} == alone
 
 
 def test_stopped_one_after_the_other_the_message_tells_how_to_go_on_with_all(alone) -> None:
     progress = [Silent(), Raising(KeyboardInterrupt()), Silent()]
-    with pytest.raises(KeyboardInterrupt, match=r"Go on with: ebpl resume seeds$"):
-        ebpl.train_seeds(blobs(), SEEDS, SETTINGS, run="seeds", progress=progress)
-    runs = ebpl.resume_all(["seeds/seed-0", "seeds/seed-1", "seeds/seed-4"], data=blobs())
+    with pytest.raises(KeyboardInterrupt, match=r"Continue with: ebpl resume seeds$"):
+        ebpl.train(blobs(), SETTINGS, seeds=SEEDS, run="seeds", progress=progress)
+    runs = ebpl.resume(["seeds/seed-0", "seeds/seed-1", "seeds/seed-4"], data=blobs())
     assert {run.settings.seed: result(run.path) for run in runs} == alone
 
 
@@ -165,7 +166,7 @@ def test_a_state_that_cannot_be_saved_when_stopped_is_told(monkeypatch: pytest.M
 def test_failures_are_told_after_the_others_are_finished(alone: dict[int, dict[str, object]]) -> None:
     progress = [Silent(), Raising(DivergedError("ran away")), Raising(ZeroDivisionError("a bug"))]
     with pytest.raises(SomeFailedError, match=r"2 of 3 runs failed") as failed:
-        ebpl.train_seeds(blobs(), SEEDS, SETTINGS, run="seeds", progress=progress)
+        ebpl.train(blobs(), SETTINGS, seeds=SEEDS, run="seeds", progress=progress)
     assert failed.value.exit_code == DivergedError.exit_code
     assert list(failed.value.failures) == [Path("seeds/seed-1"), Path("seeds/seed-4")]
     assert "seed-4: ZeroDivisionError: a bug" in str(failed.value)

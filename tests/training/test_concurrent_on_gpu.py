@@ -11,6 +11,7 @@ from ebpl import api
 from ebpl.errors import SomeFailedError
 from ebpl.runs import Run
 from ebpl.terminal import Silent
+from ebpl.training import divergence
 from tests.helpers import quick, result
 
 pytestmark = [
@@ -19,9 +20,15 @@ pytestmark = [
 ]
 
 # as far apart in length as runs can be, so that graphs are freed while others are replayed
-SHORT = {"seed": 0, "epochs": 2, "steps": 1, "step_epochs": 1}
-LONG = {"seed": 1, "epochs": 12, "steps": 2, "step_epochs": 4}
-DIVERGING = {"seed": 2, "energy_penalty": 0.0, "clamp_samples": False, "gradient_clip": 0.0, "learning_rate": 0.05}
+SHORT = {"seed": 0, "epochs": 2, "curriculum.steps": 1, "curriculum.epochs": 1}
+LONG = {"seed": 1, "epochs": 12, "curriculum.steps": 2, "curriculum.epochs": 4}
+DIVERGING = {
+    "seed": 2,
+    "energy.penalty": 0.0,
+    "sgld.clamp_samples": False,
+    "optim.gradient_clip": 0.0,
+    "learning_rate": 0.05,
+}
 
 
 def losses(run: Path) -> np.ndarray:
@@ -32,18 +39,22 @@ def losses(run: Path) -> np.ndarray:
 
 def created(data: ebpl.ImageSet, folder: str, changes: dict[str, dict[str, object]]) -> list[Run]:
     return [
-        Run.create(f"{folder}/{name}", quick(device="cuda", guard_every=3, **{"epochs": 8, **each}), data, {})
+        Run.create(f"{folder}/{name}", quick(device="cuda", epochs=8).changed(each), data, {})
         for name, each in changes.items()
     ]
 
 
-def test_runs_that_end_heal_and_fail_leave_the_runs_beside_them_alone() -> None:
+def test_runs_that_end_recover_and_fail_leave_the_runs_beside_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "CHECK_EVERY", 3)
     data = ebpl.load("digits")
     good = {"short": SHORT, "long": LONG}
     first, again = (
         [ebpl.resume(run, data=data) for run in created(data, folder, good)] for folder in ("alone", "again")
     )
-    bad = {"heals": {**DIVERGING, "guard_tries": 9}, "fails": {**DIVERGING, "guard_tries": 0}}
+    bad = {
+        "recovers": {**DIVERGING, "divergence.retries": 9},
+        "fails": {**DIVERGING, "divergence.retries": 0},
+    }
     runs = created(data, "beside", {**bad, **good})
     with pytest.raises(SomeFailedError) as failed:
         api._all(runs, [api._training(run, data, Silent()) for run in runs])
@@ -69,8 +80,8 @@ def test_seeds_on_a_gpu_are_stopped_and_resumed_together() -> None:
 
     settings = quick(device="cuda", epochs=6, runtime__checkpoint_seconds=1000.0)
     with pytest.raises(KeyboardInterrupt, match="ebpl resume seeds"):
-        ebpl.train_seeds(data, [0, 1, 2], settings, run="seeds", progress=[Silent(), Stop(), Silent()])
-    runs = ebpl.resume_all([f"seeds/seed-{seed}" for seed in (0, 1, 2)], data=data)
+        ebpl.train(data, settings, seeds=[0, 1, 2], run="seeds", progress=[Silent(), Stop(), Silent()])
+    runs = ebpl.resume([f"seeds/seed-{seed}" for seed in (0, 1, 2)], data=data)
     for run in runs:
-        assert "going on after" in (run.path / "train.log").read_text()
+        assert "continuing after" in (run.path / "train.log").read_text()
         assert run.finished

@@ -1,56 +1,103 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 
-from ebpl.config.presets import preset
+from ebpl.config import Settings
+from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import DivergedError
-from ebpl.training.divergence import Guard, Diverged
+from ebpl.training.divergence import Diverged, Divergence
 
 
 @pytest.mark.parametrize(("loss", "gap"), [(math.nan, 0.0), (math.inf, 0.0), (1.0, math.nan), (1.0, 51.0)])
 def test_bad_numbers_are_noticed(loss: float, gap: float) -> None:
     with pytest.raises(Diverged):
-        Guard.of(preset("standard")).look(loss, gap)
+        Divergence.of(preset("standard")).check(loss, gap)
 
 
 def test_a_state_near_the_limit_is_not_one_to_go_back_to() -> None:
-    guard = Guard.of(preset("standard", divergence__max_energy_gap=50.0))
-    assert guard.is_healthy(4.9)
-    assert not guard.is_healthy(20.0)
-    guard.look(1.0, 20.0)
+    divergence = Divergence.of(preset("standard", divergence__max_energy_gap=50.0))
+    assert divergence.is_healthy(4.9)
+    assert not divergence.is_healthy(20.0)
+    divergence.check(1.0, 20.0)
 
 
 def test_good_numbers_pass() -> None:
-    Guard.of(preset("standard")).look(-3.0, 5.0)
+    Divergence.of(preset("standard")).check(-3.0, 5.0)
 
 
-def test_each_healing_is_more_careful_than_the_last() -> None:
+def test_each_recovery_is_more_careful_than_the_last() -> None:
     settings = preset("paper", learning_rate=0.01, sgld__steps=10, divergence__retries=2)
-    guard = Guard.of(settings)
-    assert guard.careful(settings) == settings
-    first = guard.heal("it ran away", "initial", 3)
+    divergence = Divergence.of(settings)
+    assert divergence.careful(settings) == settings
+    first = divergence.recover("it ran away", "initial", 3)
     assert "initial" in first
     assert "it ran away" in first
-    careful = guard.careful(settings)
-    assert (guard.learning_rate, careful.sgld_steps, careful.energy_penalty) == (0.005, 15, 0.5)
-    assert careful.clamp_samples
-    assert careful.energy_center == 1.0
-    assert careful.gradient_clip == 1.0
-    guard.heal("again", "initial", 3)
-    assert (guard.learning_rate, guard.sgld_steps) == (0.0025, 23)
-    with pytest.raises(DivergedError, match=r"healed 2 times before and gives up.*--learning-rate"):
-        guard.heal("once more", "step 1 of 4", 1)
-    assert [event["reason"] for event in guard.events] == ["it ran away", "again"]
+    careful = divergence.careful(settings)
+    assert (divergence.learning_rate, careful.sgld.steps, careful.energy.penalty) == (0.005, 15, 0.5)
+    assert careful.sgld.clamp_samples
+    assert careful.energy.center == 1.0
+    assert careful.optim.gradient_clip == 1.0
+    divergence.recover("again", "initial", 3)
+    assert (divergence.learning_rate, divergence.sgld_steps) == (0.0025, 23)
+    with pytest.raises(DivergedError, match=r"recovered 2 times before and stops now.*--learning-rate"):
+        divergence.recover("once more", "step 1 of 4", 1)
+    assert [event["reason"] for event in divergence.events] == ["it ran away", "again"]
 
 
 def test_a_tighter_clip_of_the_users_is_kept() -> None:
     settings = preset("standard", optim__gradient_clip=0.1)
-    guard = Guard.of(settings)
-    guard.heal("x", "initial", 1)
-    assert guard.careful(settings).gradient_clip == pytest.approx(0.1)
+    assert recovered(settings).optim.gradient_clip == pytest.approx(0.1)
+
+
+def recovered(settings: Settings) -> Settings:
+    """The settings after one recovery."""
+    divergence = Divergence.of(settings)
+    divergence.recover("x", "initial", 1)
+    return divergence.careful(settings)
+
+
+def lowest(settings: Settings) -> float:
+    """The energy at which the density's terms of an image are least: its likelihood, and the penalty."""
+    energy = settings.energy
+    found = minimize_scalar(lambda at: energy.weight * at + energy.penalty * (at - energy.center) ** 2, bracket=(-1, 1))
+    return float(found.x)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_after_a_recovery_images_of_every_preset_are_pulled_to_an_energy_of_zero(name: str) -> None:
+    careful = recovered(preset(name))
+    assert careful.energy.penalty > 0
+    assert lowest(careful) == pytest.approx(0, abs=1e-6)
+
+
+@given(st.floats(0.01, 20), st.floats(0, 20), st.floats(-5, 5))
+def test_after_a_recovery_images_are_pulled_to_zero_whatever_weight_and_penalty_were(
+    weight: float, penalty: float, center: float
+) -> None:
+    settings = preset("standard", {"energy.weight": weight, "energy.penalty": penalty, "energy.center": center})
+    careful = recovered(settings)
+    assert careful.energy.weight == weight
+    assert careful.energy.penalty >= max(penalty, 0.5 * weight)  # bounded at least as much as before, and always
+    assert lowest(careful) == pytest.approx(0, abs=1e-4)
+
+
+def test_without_a_weight_there_is_nothing_to_pull_against() -> None:
+    careful = recovered(preset("standard", energy__weight=0.0, energy__penalty=0.0))
+    assert (careful.energy.penalty, careful.energy.center) == (0.0, 0.0)
+    assert lowest(recovered(preset("standard", energy__weight=0.0, energy__penalty=2.0))) == pytest.approx(0, abs=1e-6)
+
+
+def test_before_any_recovery_the_presets_with_a_penalty_pull_images_to_zero_too() -> None:
+    for name in PRESETS:
+        settings = preset(name)
+        if settings.energy.penalty:
+            assert lowest(settings) == pytest.approx(0, abs=1e-6), name
 
 
 def test_its_state_survives_a_checkpoint() -> None:
-    guard = Guard.of(preset("standard"))
-    guard.heal("x", "initial", 1)
-    assert Guard(**guard.state()) == guard
+    divergence = Divergence.of(preset("standard"))
+    divergence.recover("x", "initial", 1)
+    assert Divergence(**divergence.state()) == divergence

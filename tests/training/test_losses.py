@@ -1,13 +1,34 @@
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebpl.models import Architecture, GaussianHead, HybridModel
+from ebpl.config.presets import preset
+from ebpl.methods import get_method
+from ebpl.models import GaussianHead, HybridModel
 from ebpl.sampling import Langevin
-from ebpl.training.losses import objective
+from ebpl.training.losses import (
+    Consistency,
+    Coupling,
+    CrossEntropy,
+    Density,
+    Loss,
+    LossTerm,
+    Outputs,
+    Views,
+    classifier_terms,
+    energy_terms,
+)
+from ebpl.training.training_set import ALL, LABELED, UNLABELED
+from tests.helpers import architecture, quick
+
+
+def judged(model: nn.Module, term: LossTerm, *inputs: Tensor, targets: Tensor | None = None) -> Loss:
+    """The loss of one term on these inputs."""
+    return term.loss(model, [Outputs(*model(each)) for each in inputs], Views(list(inputs), targets))  # type: ignore[arg-type]
 
 
 class TinyModel(nn.Module):
@@ -60,69 +81,151 @@ def test_density_gradient_is_the_exact_gradient_of_the_normalised_log_likelihood
     # exact: -log p(x) = E(x) + log Z with Z as a sum over the grid
     log_z = torch.logsumexp(-model(grid)[1], 0) + torch.log(grid[1, 0] - grid[0, 0])
     exact = gradients(model(data)[1].mean() + log_z, model)
-
-    targets = torch.full((1, 2), 0.5, dtype=torch.float64)
-    terms = objective(model, data[:1], targets, data, samples_of(model, grid), coupling_weight=0.0)
-    ours = gradients(terms.loss - terms.cross_entropy, model)
+    ours = gradients(judged(model, Density(), data, samples_of(model, grid)).value, model)
 
     assert exact.norm() > 0.1
     assert (ours - exact).norm() / exact.norm() < tolerance
 
 
-def network() -> HybridModel:
-    return Architecture(10, 1, 1, 3, "diagonal").build().initialise(torch.Generator().manual_seed(0))
+def network(precision: str = "diagonal") -> HybridModel:
+    return architecture(precision).build().initialise(torch.Generator().manual_seed(0))
 
 
-def test_the_loss_is_the_sum_of_its_terms() -> None:
-    model = network()
-    with torch.no_grad():
-        model.classifier.weight.add_(0.1)
-    x, y, z = (torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (4, 5, 6))
-    targets = torch.softmax(torch.randn(4, 3), 1)
-    terms = objective(
-        model, x, targets, y, z, density_weight=0.5, coupling_weight=0.01, energy_penalty=0.1, energy_center=0.7
-    )
-    energies = model(y)[1], model(z)[1]
-    expected = (
-        F.cross_entropy(model(x)[0], targets)
-        + 0.5 * (energies[0].mean() - energies[1].mean())
-        + 0.01 * model.coupling()
-        + 0.1 * ((energies[0] - 0.7).square().mean() + (energies[1] - 0.7).square().mean())
-    )
-    torch.testing.assert_close(terms.loss, expected)
-    assert terms.coupling > 0
+def images(count: int) -> Tensor:
+    return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(count))
+
+
+def softmax_targets(count: int, seed: int = 8) -> Tensor:
+    return torch.softmax(torch.randn(count, 3, generator=torch.Generator().manual_seed(seed)), 1)
+
+
+def test_cross_entropy_is_minus_the_mean_log_probability_of_the_targets() -> None:
+    model, x, targets = network(), images(5), softmax_targets(5)
+    found = judged(model, CrossEntropy(), x, targets=targets)
+    log_p = torch.log(torch.softmax(model(x)[0], 1))
+    torch.testing.assert_close(found.value, -(targets * log_p).sum() / 5)
+    assert found.logs == {"cross_entropy": found.value}
 
 
 def test_soft_targets_that_are_one_hot_give_the_usual_cross_entropy() -> None:
+    model, x, labels = network(), images(5), torch.tensor([0, 2, 1, 1, 0])
+    found = judged(model, CrossEntropy(), x, targets=F.one_hot(labels, 3).float())
+    torch.testing.assert_close(found.value, F.cross_entropy(model(x)[0], labels))
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
+def test_density_is_the_weighted_gap_and_the_penalty_on_both_sides_distance_from_the_centre(penalty: float) -> None:
+    model, y, z = network(), images(5), images(6)
+    found = judged(model, Density(0.2, penalty, 0.7), y, z)
+    of_images, of_samples = model(y)[1], model(z)[1]
+    gap = of_images.mean() - of_samples.mean()
+    away = ((of_images - 0.7) ** 2).mean() + ((of_samples - 0.7) ** 2).mean()
+    torch.testing.assert_close(found.value, 0.2 * gap + penalty * away)
+    torch.testing.assert_close(found.logs["energy_images"], of_images.mean())
+    torch.testing.assert_close(found.logs["energy_samples"], of_samples.mean())
+    torch.testing.assert_close(found.logs["energy_gap"], gap)
+
+
+def test_coupling_is_the_papers_distance_of_the_heads_and_is_logged_without_its_weight() -> None:
     model = network()
-    x, labels = torch.randn(5, 1, 8, 8), torch.tensor([0, 2, 1, 1, 0])
-    terms = objective(model, x, F.one_hot(labels, 3).float())
-    torch.testing.assert_close(terms.loss, F.cross_entropy(model(x)[0], labels))
+    assert judged(model, Coupling(0.5)).value == 0
+    with torch.no_grad():
+        model.classifier.weight.add_(0.1)
+        model.classifier.bias.sub_(0.2)
+    found = judged(model, Coupling(0.5))
+    expected = 0.01 * model.classifier.weight.numel() + 0.04 * model.classifier.bias.numel()
+    assert found.value.item() == pytest.approx(0.5 * expected, rel=1e-4)
+    assert found.logs["coupling"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_consistency_is_asked_only_where_the_teacher_was_sure() -> None:
+    model, views = network(), images(7)
+    targets = torch.zeros(7, 3)
+    targets[2], targets[5] = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.2, 0.3, 0.5])
+    found = judged(model, Consistency(0.5), views, targets=targets)
+    log_p = torch.log_softmax(model(views)[0], 1)
+    torch.testing.assert_close(found.logs["consistency"], -(targets * log_p).sum() / 7)
+    torch.testing.assert_close(found.value, 0.5 * found.logs["consistency"])
+    torch.testing.assert_close(found.logs["mask_rate"], torch.tensor(2 / 7))
+    nobody = judged(model, Consistency(0.5), views, targets=torch.zeros(7, 3))
+    assert nobody.value == nobody.logs["mask_rate"] == 0
+
+
+def test_all_terms_together_are_the_objective_of_version_0_1() -> None:
+    model = network()
+    with torch.no_grad():
+        model.classifier.weight.add_(0.1)
+    x, y, z, strong = (images(count) for count in (4, 5, 6, 7))
+    targets, agreed = softmax_targets(4), torch.zeros(7, 3)
+    agreed[2], agreed[5] = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.2, 0.3, 0.5])
+    losses = [
+        judged(model, CrossEntropy(), x, targets=targets),
+        judged(model, Density(0.5, 0.1, 0.7), y, z),
+        judged(model, Coupling(0.01)),
+        judged(model, Consistency(0.5), strong, targets=agreed),
+    ]
+    logs = {name: value.item() for loss in losses for name, value in loss.logs.items()}
+    # what ebpl 0.1.0 gives for these tensors
+    expected = {
+        "cross_entropy": 1.09447598,
+        "energy_images": -0.542495608,
+        "energy_samples": -0.499149114,
+        "energy_gap": -0.542495608 + 0.499149114,
+        "coupling": 1.92000008,
+        "consistency": 0.312748373,
+        "mask_rate": 0.285714298,
+    }
+    assert logs == pytest.approx(expected, rel=1e-5)
+    assert sum(loss.value.item() for loss in losses) == pytest.approx(1.54763174, rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])
 def test_every_parameter_learns(precision: str) -> None:
-    model = Architecture(10, 1, 1, 3, precision).build().initialise(torch.Generator().manual_seed(0))
-    x = torch.randn(4, 1, 8, 8)
-    objective(model, x, torch.full((4, 3), 1 / 3), x + 1, x - 1).loss.backward()
+    model, x = network(precision), images(4)
+    losses = [
+        judged(model, CrossEntropy(), x, targets=torch.full((4, 3), 1 / 3)),
+        judged(model, Density(), x + 1, x - 1),
+        judged(model, Coupling()),
+    ]
+    torch.stack([loss.value for loss in losses]).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("density", [True, False])
-def test_strong_views_are_asked_only_where_something_was_agreed(density: bool) -> None:
-    model = network()
-    x, y, z, views = (torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (4, 5, 6, 7))
-    others = (y, z) if density else (None, None)
-    targets = torch.softmax(torch.randn(4, 3), 1)
-    agreed = torch.zeros(7, 3)
-    agreed[2], agreed[5] = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.2, 0.3, 0.5])
-    plain = objective(model, x, targets, *others)
-    terms = objective(model, x, targets, *others, strong=views, agreed=agreed, consistency=0.5)
-    log_p = torch.log_softmax(model(views)[0], 1)
-    torch.testing.assert_close(terms.consistency, -(agreed * log_p).sum() / 7)
-    torch.testing.assert_close(terms.loss, plain.loss + 0.5 * terms.consistency)
-    torch.testing.assert_close(terms.energy_samples, plain.energy_samples)
-    torch.testing.assert_close(terms.asked, torch.tensor(2 / 7))
-    assert plain.consistency == plain.asked == 0
+def kinds(terms: Sequence[LossTerm]) -> list[type[LossTerm]]:
+    return [type(term) for term in terms]
+
+
+def test_the_settings_choose_the_terms_and_their_weights() -> None:
+    assert kinds(classifier_terms(quick())) == [CrossEntropy]
+    chosen = preset("best")
+    cross_entropy, consistency = classifier_terms(chosen)
+    assert isinstance(cross_entropy, CrossEntropy)
+    assert isinstance(consistency, Consistency)
+    assert cross_entropy.mixup_probability == chosen.data.mixup_probability == 0.5
+    assert (consistency.weight, consistency.threshold, consistency.temperature) == (3.0, 0.0, 1.0)
+    density, coupling = energy_terms(chosen)
+    assert isinstance(density, Density)
+    assert isinstance(coupling, Coupling)
+    assert (density.weight, density.penalty, density.center, density.augmented) == (0.2, 0.1, 1.0, False)
+    assert coupling.weight == 0.001
+    (rejecting, _) = energy_terms(chosen.changed(curriculum__reject_outliers=0.99))
+    assert isinstance(rejecting, Density)
+    assert rejecting.augmented
+
+
+def test_each_term_says_which_images_it_draws_and_what_it_logs() -> None:
+    terms = {type(term): term for term in get_method("ebpl").terms(preset("best"))}
+    assert {kind: term.stream for kind, term in terms.items()} == {
+        CrossEntropy: LABELED,
+        Density: ALL,
+        Coupling: None,
+        Consistency: UNLABELED,
+    }
+    assert [kind for kind, term in terms.items() if term.density] == [Density]
+    model, x = network(), images(3)
+    for kind, term in terms.items():
+        inputs = {Density: [x, x], Coupling: []}.get(kind, [x])
+        found = judged(model, term, *inputs, targets=softmax_targets(3))
+        assert tuple(found.logs) == term.logs

@@ -1,11 +1,27 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.covariance import LedoitWolf
 
 from ebpl.config.presets import preset
-from ebpl.models.predictions import Predictions
-from ebpl.training.relabel import phases, pseudo_targets, rate_factor, select
+from ebpl.models.predictions import Predictions, predict_with_features
+from ebpl.training.callbacks import Callback
+from ebpl.training.relabel import (
+    Phase,
+    Relabeling,
+    lr_factor,
+    outlier_rows,
+    phases,
+    pseudo_label_rows,
+    pseudo_targets,
+    relabel,
+    select,
+)
+from ebpl.training.trainer import Trainer
+from ebpl.training.training_set import TrainingSet
+from tests.helpers import architecture, blobs, quick, trainer_of
 
 confidences = st.lists(st.floats(0, 1, width=32), max_size=60).map(np.array)
 
@@ -52,14 +68,14 @@ def test_the_schedule(kind: str, names: list[str]) -> None:
 
 @given(st.floats(0, 1), st.integers(0, 10_000))
 def test_the_papers_learning_rate_is_constant(progress: float, updates: int) -> None:
-    assert rate_factor(preset("paper"), progress, updates) == 1
+    assert lr_factor(preset("paper"), progress, updates) == 1
 
 
 def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine() -> None:
     rising = preset("paper", optim__warmup_updates=100)
-    assert [rate_factor(rising, 0.5, updates) for updates in (25, 50, 100, 900)] == [0.25, 0.5, 1, 1]
+    assert [lr_factor(rising, 0.5, updates) for updates in (25, 50, 100, 900)] == [0.25, 0.5, 1, 1]
     falling = preset("paper", optim__final_lr_factor=0.2)
-    assert [rate_factor(falling, at, 1) for at in (0, 0.5, 1)] == pytest.approx([1, 0.6, 0.2])
+    assert [lr_factor(falling, at, 1) for at in (0, 0.5, 1)] == pytest.approx([1, 0.6, 0.2])
 
 
 def test_only_images_that_belong_are_chosen_and_the_last_step_takes_all_of_those() -> None:
@@ -98,3 +114,145 @@ def test_sharpening_is_a_softmax_at_a_lower_temperature(temperature: float, seed
 def test_a_class_that_is_ruled_out_stays_so_when_labels_are_sharpened() -> None:
     predictions = Predictions(np.array([[1.0, 0.0], [0.75, 0.25]]), np.zeros(2))
     np.testing.assert_allclose(pseudo_targets(predictions, np.arange(2), "soft", 0.5), [[1, 0], [0.9, 0.1]])
+
+
+def test_rows_tell_image_label_confidence_and_truth() -> None:
+    data = blobs(unlabeled=False)
+    predictions = Predictions(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.zeros(2))
+    first, second = pseudo_label_rows(data, np.array([4, 9]), predictions, np.array([1, 0]))
+    assert (first["image"], first["label"], first["confidence"], first["p(2)"]) == ("9", "2", "0.8", "0.800000")
+    assert (second["image"], second["truth"]) == ("4", data.classes[data.train.labels[4]])
+
+
+def test_the_labels_of_all_images_are_looked_for_once_not_for_every_row() -> None:
+    looked: list[str] = []
+
+    class Watched(Predictions):
+        @property
+        def labels(self) -> np.ndarray:
+            looked.append("labels")
+            return super().labels
+
+        @property
+        def confidences(self) -> np.ndarray:
+            looked.append("confidences")
+            return super().confidences
+
+    predictions = Watched(np.full((5, 3), 1 / 3), np.zeros(5))
+    assert len(pseudo_label_rows(blobs(unlabeled=False), np.arange(5), predictions, np.arange(5))) == 5
+    assert sorted(looked) == ["confidences", "labels"]
+
+
+def test_outliers_are_listed_furthest_first() -> None:
+    predictions = Predictions(np.full((4, 3), 1 / 3), np.array([1.0, 2.0, 3.0, 4.0]))
+    distances = np.array([5.0, 70.0, 6.0, 90.0])
+    rows = outlier_rows(blobs(), np.array([20, 21, 22, 23]), predictions, distances, np.array([1, 3]))
+    assert rows == [
+        {"image": "23", "distance": "90", "energy": "4"},
+        {"image": "21", "distance": "70", "energy": "2"},
+    ]
+
+
+# --- a step of a real training --------------------------------------------------------------------------------------
+
+
+class Listed(Callback):
+    """Keeps the lists that would be written."""
+
+    def relabeled(self, step: int, found: Relabeling) -> None:
+        self.found = found
+
+
+def begun(**changes: object) -> tuple[Trainer, Relabeling]:
+    """A trainer with fresh weights that has just begun its first step of two."""
+    listed = Listed()
+    settings = quick(curriculum__steps=2, labels_per_class=3, **changes)
+    trainer = trainer_of(settings, blobs(unlabeled=False), listed)
+    next(trainer.work())
+    trainer._relabel(trainer.schedule[1])
+    return trainer, listed.found
+
+
+def pseudo_labels(trainer: Trainer) -> torch.Tensor:
+    return trainer.training_set.targets[trainer.training_set.labeled :]
+
+
+@pytest.mark.parametrize("selection", ["all", "class"])
+def test_half_of_the_images_get_the_label_that_is_listed(selection: str) -> None:
+    trainer, found = begun(curriculum__selection=selection, pseudo_labels="hard")
+    selected = trainer.state.progress.selected
+    assert len(found.rows) == len(selected)
+    assert abs(len(found.rows) - trainer.training_set.unlabeled / 2) <= (2 if selection == "class" else 0.5)
+    pseudo = pseudo_labels(trainer)
+    classes = [trainer.training_set.data.classes[int(row.argmax())] for row in pseudo[selected]]
+    assert classes == [row["label"] for row in found.rows]
+    assert pseudo.sum() == len(found.rows)
+
+
+def test_by_class_each_predicted_class_gives_half_of_its_images() -> None:
+    trainer, _ = begun(curriculum__selection="class")
+    images = trainer.training_set
+    predicted = trainer.predict(images.inputs[images.labeled :]).labels
+    for label in np.unique(predicted):
+        chosen = (predicted[trainer.state.progress.selected] == label).sum()
+        assert chosen == -(-(predicted == label).sum() // 2)
+
+
+def test_sharper_labels_are_nearer_to_the_predicted_class() -> None:
+    soft, sharp = (
+        begun(pseudo_labels="soft", curriculum__pseudo_label_temperature=t)[0].training_set.targets for t in (1.0, 0.5)
+    )
+    assert torch.equal(soft.argmax(1), sharp.argmax(1))
+    squared = soft.double().square()
+    torch.testing.assert_close(
+        sharp.double(), squared / squared.sum(1, keepdim=True).clamp_min(1e-12), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_accuracy_of_pseudo_labels_is_that_of_the_images_whose_label_was_hidden() -> None:
+    trainer, found = begun(pseudo_labels="hard")
+    images = trainer.training_set
+    truth = images.data.train.labels[images.unlabeled_index[found.selected]]
+    expected = (pseudo_labels(trainer)[found.selected].argmax(1).numpy() == truth).mean()
+    assert found.accuracy == trainer.state.progress.pseudo_label_accuracy == pytest.approx(expected)
+    assert [row["truth"] for row in found.rows] == [images.data.classes[label] for label in truth]
+
+
+def test_outliers_get_no_label_and_are_listed_strangest_first() -> None:
+    trainer, found = begun(curriculum__reject_outliers=0.5)
+    rows, progress = found.outlier_rows, trainer.state.progress
+    assert rows is not None
+    distances = [float(row["distance"]) for row in rows]
+    assert distances == sorted(distances, reverse=True)
+    assert all(np.isfinite(float(row["energy"])) for row in rows)
+    assert len(rows) == len(progress.rejected) > 0
+    assert set(progress.rejected).isdisjoint(progress.selected)
+
+
+def test_outliers_are_furthest_from_every_class_by_a_detector_of_scikit_learns_making() -> None:
+    model = architecture().build().initialise(torch.Generator().manual_seed(0))
+    settings = quick(labels_per_class=5, curriculum__reject_outliers=0.5, pseudo_labels="hard")
+    images = TrainingSet.prepare(blobs(unlabeled=False), settings, 0.0, model.features, torch.device("cpu"))
+    known, unknown = (predict_with_features(model, part) for part in (images.inputs[:15], images.inputs[15:]))
+    found = relabel(images, unknown[0], lambda: (known[1], unknown[1]), settings, Phase(2, 2, 1))
+    labels, features = images.labels, known[1].astype(float)
+    means = np.stack([features[labels == c].mean(0) for c in range(3)])
+    precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(features - means[labels]).covariance_)
+    away = unknown[1][:, None] - means[None]
+    distances = np.einsum("ncd,de,nce->nc", away, precision, away).min(1)
+    count = len(found.rejected)
+    assert 0 < count < images.unlabeled
+    assert set(found.rejected) == set(np.argsort(-distances)[:count])
+    assert len(found.selected) == images.unlabeled - count
+
+
+def test_without_rejection_the_features_are_not_computed() -> None:
+    def never() -> tuple[np.ndarray, np.ndarray]:
+        raise AssertionError
+
+    model = architecture().build().initialise(torch.Generator().manual_seed(0))
+    images = TrainingSet.prepare(blobs(), quick(), 0.0, model.features, torch.device("cpu"))
+    predictions = Predictions(np.random.default_rng(0).dirichlet([1, 1, 1], images.unlabeled), np.zeros(105))
+    found = relabel(images, predictions, never, quick(), Phase(1, 4, 1))
+    assert (found.rejected, found.outlier_rows) == ([], None)
+    assert found.accuracy is None  # nobody knows the labels of these

@@ -1,32 +1,98 @@
+from dataclasses import asdict
+
 import numpy as np
+import pytest
+import torch
 
-from ebpl.models.predictions import Predictions
-from ebpl.training.run_summary import pseudo_label_rows
-from tests.helpers import blobs
-
-
-def test_rows_tell_image_label_confidence_and_truth() -> None:
-    data = blobs(unlabeled=False)
-    predictions = Predictions(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]), np.zeros(2))
-    first, second = pseudo_label_rows(data, np.array([4, 9]), predictions, np.array([1, 0]))
-    assert (first["image"], first["label"], first["confidence"], first["p(2)"]) == ("9", "2", "0.8", "0.800000")
-    assert (second["image"], second["truth"]) == ("4", data.classes[data.train.labels[4]])
+from ebpl.calibration import CalibrationCheck
+from ebpl.training.relabel import Relabeling, phases
+from ebpl.training.callbacks import Callback
+from ebpl.training.run_summary import SAMPLES, curves, samples, selection, steps, summary
+from ebpl.training.trainer import Trainer
+from tests.helpers import blobs, quick, trainer_of
 
 
-def test_the_labels_of_all_images_are_looked_for_once_not_for_every_row() -> None:
-    looked: list[str] = []
+@pytest.fixture(scope="module")
+def training() -> Trainer:
+    """A short training that is over."""
+    made = trainer_of(quick(curriculum__steps=2, labels_per_class=3), blobs(unlabeled=False))
+    made.train()
+    return made
 
-    class Watched(Predictions):
-        @property
-        def labels(self) -> np.ndarray:
-            looked.append("labels")
-            return super().labels
 
-        @property
-        def confidences(self) -> np.ndarray:
-            looked.append("confidences")
-            return super().confidences
+def test_a_summary_counts_images_and_tells_of_steps_curves_and_time(training: Trainer) -> None:
+    told = summary(training.state, training.training_set, training.schedule)
+    assert told["images"] == {"labelled": {"0": 3, "1": 3, "2": 3}, "unlabelled": 111, "validation": 0, "test": 30}
+    assert [(step["step"], step["images"]) for step in told["pseudo_labels"]] == [(1, 55), (2, 111)]
+    assert told["check"] is None
+    assert told["healed_divergences"] == []
+    assert told["seconds"] == round(training.state.seconds, 1)
+    assert set(told["curves"]) == {"cross_entropy", "energy_gap"}
+    for name, values in told["curves"].items():
+        assert values == pytest.approx([row[name] for row in training.state.progress.history], rel=1e-3)
 
-    predictions = Watched(np.full((5, 3), 1 / 3), np.zeros(5))
-    assert len(pseudo_label_rows(blobs(unlabeled=False), np.arange(5), predictions, np.arange(5))) == 5
-    assert sorted(looked) == ["confidences", "labels"]
+
+def test_what_the_held_out_labels_have_shown_is_told_as_plain_values(training: Trainer) -> None:
+    check = CalibrationCheck(102, 0.931, 0.845, 5.8, 0.62)
+    training.state.progress.check = check
+    told = summary(training.state, training.training_set, training.schedule)["check"]
+    training.state.progress.check = None
+    assert told == asdict(check)
+
+
+def test_the_last_epoch_of_a_step_tells_of_it_and_the_initial_phase_of_none() -> None:
+    schedule = phases(quick(curriculum__steps=2, curriculum__epochs=2))
+    history = [
+        {"phase": "initial", "pseudo_labels": 0, "pseudo_label_accuracy": None, "rejected": 0},
+        {"phase": "step 1 of 2", "pseudo_labels": 5, "pseudo_label_accuracy": 0.5, "rejected": 1},
+        {"phase": "step 1 of 2", "pseudo_labels": 6, "pseudo_label_accuracy": 0.6, "rejected": 2},
+        {"phase": "step 2 of 2", "pseudo_labels": 9, "pseudo_label_accuracy": None},
+    ]
+    assert steps(history, schedule) == [
+        {"step": 1, "images": 6, "accuracy": 0.6, "rejected": 2},
+        {"step": 2, "images": 9, "accuracy": None, "rejected": 0},
+    ]
+
+
+def test_a_curve_is_there_if_every_epoch_has_it() -> None:
+    history = [{"cross_entropy": 1.23456, "validation_accuracy": 0.5}, {"cross_entropy": 0.5}]
+    assert curves(history) == {"cross_entropy": [1.235, 0.5]}
+    assert curves([]) == {}
+
+
+def test_samples_are_images_of_the_chains_as_they_are(training: Trainer) -> None:
+    kept = samples(training.state)["samples"]
+    assert kept.shape == (SAMPLES, 8, 8, 1)
+    assert kept.dtype == np.uint8
+    buffer = training.state.buffer
+    assert buffer is not None
+    expected = np.round((buffer.samples.clamp(-1, 1).numpy() + 1) * 127.5).transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(kept, expected[:: len(expected) // SAMPLES][:SAMPLES])
+    buffer.samples[0] = float("nan")
+    assert samples(training.state)["samples"][0].std() == 0
+
+
+def test_chains_of_feature_rows_and_methods_without_chains_have_no_samples_to_look_at(training: Trainer) -> None:
+    without = trainer_of(quick(method="curriculum-labeling"))
+    assert samples(without.state) == {}
+    state = training.state
+    images = state.buffer
+    state.create_buffer((6,))
+    assert samples(state) == {}
+    state.buffer = images
+
+
+def test_the_first_steps_selection_is_found_again_from_its_list() -> None:
+    class Listed(Callback):
+        def relabeled(self, step: int, found: Relabeling) -> None:
+            self.found = found
+
+    listed = Listed()
+    training = trainer_of(quick(curriculum__steps=1, labels_per_class=3), blobs(unlabeled=False), listed)
+    training.train()
+    images, rows = training.training_set, listed.found.rows
+    found = selection(rows, images)
+    assert found["selected"].tolist() == images.unlabeled_index[listed.found.selected].tolist()
+    assert torch.from_numpy(found["selected_labels"].astype(int)).tolist() == [int(row["label"]) for row in rows]
+    assert selection([{"image": "not one of these", "label": "0"}], images) == {}
+    assert selection([], images) == {}

@@ -1,11 +1,27 @@
 import time
 from pathlib import Path
 
+import pytest
+
 import ebpl
+from ebpl.config import Settings
 from ebpl.config.presets import preset
+from ebpl.data.dataset import ImageSet
+from ebpl.errors import UsageError
+from ebpl.methods import get_method
+from ebpl.terminal import Silent
+from ebpl.training import time_budget
 from ebpl.training.relabel import phases
-from ebpl.training.time_budget import time_training
+from ebpl.training.time_budget import Timing
 from tests.helpers import blobs, quick
+
+
+def time_training(data: ImageSet, settings: Settings, seconds: float = 2.0) -> Timing:
+    return time_budget.time_training(data, settings, get_method(settings.method).terms, seconds)
+
+
+def fit_to_time(settings: Settings, limit: float) -> tuple[Settings, Timing]:
+    return time_budget.fit_to_time(blobs(), settings, get_method(settings.method).terms, limit)
 
 
 def test_all_updates_of_the_schedule_are_counted() -> None:
@@ -34,3 +50,49 @@ def test_a_training_shorter_than_the_trial_is_timed_whole() -> None:
 def test_nothing_is_left_behind() -> None:
     time_training(blobs(), quick(), seconds=0.01)
     assert not list(Path().iterdir())
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, update: float, beside: float, updates: int) -> None:
+    """Let updates take so long."""
+    timing = Timing(updates, 3, update, beside + updates * update)
+    monkeypatch.setattr(time_budget, "time_training", lambda data, settings, terms: timing)
+
+
+def test_a_training_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(monkeypatch, update=0.1, beside=1.0, updates=100)
+    settings = quick()
+    assert fit_to_time(settings, 11.5)[0] == settings
+
+
+def test_epochs_are_shortened_until_all_phases_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = quick(epochs=6, curriculum__steps=2, curriculum__epochs=2, pseudo_labels="soft", optim__warmup_updates=1000)
+    measured(monkeypatch, update=0.1, beside=2.0, updates=10 * 50)
+    fitted, timing = fit_to_time(settings, 20.0)
+    assert timing.seconds == pytest.approx(52)
+    assert 2.0 + 10 * fitted.optim.updates_per_epoch * 0.1 <= 20.0
+    assert fitted.optim.updates_per_epoch == 16
+    assert fitted.optim.warmup_updates < 16 * 6
+    assert fitted == settings.changed(optim__updates_per_epoch=16, optim__warmup_updates=fitted.optim.warmup_updates)
+
+
+def test_a_limit_that_leaves_nothing_is_refused_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(monkeypatch, update=1.0, beside=2.0, updates=1000)
+    with pytest.raises(UsageError, match=r"at least \d+ s are needed.*--preset quick"):
+        fit_to_time(quick(epochs=10, pseudo_labels="none"), 5.0)
+
+
+def test_a_real_training_keeps_to_its_limit() -> None:
+    said: list[str] = []
+
+    class Hear(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    long = quick(epochs=20, sgld__steps=10, pseudo_labels="none")
+    limit = time_training(ebpl.load("digits"), long).seconds / 2
+    start = time.monotonic()
+    run = ebpl.train("digits", long, run="run", time_limit=limit, progress=Hear())
+    assert time.monotonic() - start < 2 * limit + 10  # timing itself and what else the machine does included
+    assert run.settings.optim.updates_per_epoch is not None
+    assert run.settings.optim.updates_per_epoch < 14
+    assert any("would take about" in text and "make it fit" in text for text in said)

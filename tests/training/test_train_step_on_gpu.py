@@ -1,48 +1,57 @@
-"""The captured update against the plain one, on a GPU (make test-gpu)."""
+"""The captured step against the plain one, on a GPU (make test-gpu)."""
 
 import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from ebpl.config import Settings
-from ebpl.models import Architecture
+from ebpl.methods import get_method
 from ebpl.training.distributed import ALONE, Ranks
-from ebpl.training.train_state import Learner, sampling_copy
-from ebpl.training.train_step import Update, runner
-from ebpl.training.training_set import Pool
+from ebpl.training.train_state import TrainState, sampling_copy
+from ebpl.training.train_step import TrainStep, runner
+from ebpl.training.training_set import ALL, LABELED, UNLABELED, TrainingSet
+from tests.helpers import architecture, blobs
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
 ]
 
+STARTS = {LABELED: 0, ALL: 50, UNLABELED: 10}
+
 
 def trained(
     captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True, **more: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     device = torch.device("cuda")
-    settings = Settings(sgld__steps=3, depth=10, width=2, learning_rate=1e-3, optim__gradient_clip=1.0).changed(**more)
-    learner = Learner(Architecture(10, 2, 3, 4, "diagonal"), (3, 16, 16), settings, device, ranks)
-    learner.initialise("test")
-    learner.restart_chains("test")
+    settings = Settings().changed(
+        sgld__steps=3, depth=10, width=2, learning_rate=1e-3, optim__gradient_clip=1.0, **more
+    )
+    state = TrainState(architecture(width=2, shape=(3, 16, 16), classes=4), settings, device, ranks)
+    state.create_buffer((3, 16, 16))
+    state.initialise("test")
+    state.restart_chains("test")
     numbers = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 3, 16, 16), generator=numbers, dtype=torch.uint8).to(device)
     targets = torch.softmax(torch.randn(200, 4, generator=numbers), 1).to(device)
-    update = Update(learner, Pool(images, targets), settings, "dihedral", dtype, ranks)
+    features = state.model.features
+    training_set = TrainingSet(blobs(), images, targets, 100, 0, np.arange(100, 200), None, None, features)
+    terms = get_method("ebpl").terms(settings)
+    step = TrainStep(state, training_set, terms, settings, "dihedral", dtype, ranks)
     if not fast:
-        update.fast, update.fast_judge, update.sampler = None, None, sampling_copy(learner.model, dtype)
-    run = runner(update) if captured else update
-    update.generator.manual_seed(7)
+        step.fast, step.fast_teacher, step.sampler = None, None, sampling_copy(state.model, dtype)
+    run = runner(step) if captured else step
+    step.generator.manual_seed(7)
     for i in range(updates):
-        update.classified.copy_(torch.arange(i, i + len(update.classified)))
-        update.everything.copy_(torch.arange(i + 50, i + 50 + len(update.everything)))
-        update.compared.copy_(torch.arange(i + 10, i + 10 + len(update.compared)))
-        update.average_weight.fill_(learner.next_average_weight())
+        for stream, place in step.positions.items():
+            place.copy_(torch.arange(i + STARTS[stream], i + STARTS[stream] + len(place)))
+        step.ema_weight.fill_(state.next_ema_weight())
         run()
-    return learner.state()["tensors"], update.sums / updates
+    return state.tensors_copy()["tensors"], step.sums / updates
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], part: str) -> float:
@@ -56,7 +65,7 @@ PARTS = ("model", "average", "exp_avg", "buffer")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_captured_update_gives_the_plain_updates_numbers(dtype: torch.dtype) -> None:
+def test_a_captured_step_gives_the_plain_steps_numbers(dtype: torch.dtype) -> None:
     plain, plain_sums = trained(False, dtype, fast=False)
     captured, captured_sums = trained(True, dtype, fast=False)
     torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
@@ -64,11 +73,16 @@ def test_captured_update_gives_the_plain_updates_numbers(dtype: torch.dtype) -> 
         assert distance(captured, plain, part) < 0.05, part
 
 
-AGREEMENT = {"consistency": 3.0, "consistency_batch": 64, "consistency_sharpening": 1.0, "gate": 0.0}
+CONSISTENCY = {
+    "consistency__weight": 3.0,
+    "consistency__batch_size": 64,
+    "consistency__temperature": 1.0,
+    "consistency__confidence_threshold": 0.0,
+}
 
 
-@pytest.mark.parametrize("more", [{}, AGREEMENT])
-def test_captured_fast_update_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, float]) -> None:
+@pytest.mark.parametrize("more", [{}, CONSISTENCY])
+def test_a_captured_fast_step_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, float]) -> None:
     exact, exact_sums = trained(False, torch.float32, fast=False, **more)
     plain, _ = trained(False, torch.bfloat16, fast=False, **more)
     fast, fast_sums = trained(True, torch.bfloat16, **more)
@@ -96,7 +110,7 @@ def _nccl(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_nccl")
-def test_the_exchange_of_gradients_is_part_of_the_captured_update() -> None:
+def test_the_exchange_of_gradients_is_part_of_the_captured_step() -> None:
     half = Ranks(2, 0, torch.device("cuda", 0))  # the other half is missing: its gradients count as zero
     plain, plain_sums = trained(False, torch.float32, ranks=half)
     captured, captured_sums = trained(True, torch.float32, ranks=half)

@@ -1,4 +1,4 @@
-"""What `test_ranks` runs in two processes: each writes down what it has seen."""
+"""What `test_distributed` runs in two processes: each writes down what it has seen."""
 
 import hashlib
 import os
@@ -10,12 +10,15 @@ import torch
 
 from ebpl.config import Settings
 from ebpl.errors import RunError
-from ebpl.models.predictions import features_together, predict, predict_together, predict_with_features
-from ebpl.runs import Run, Watched
-from ebpl.terminal import Silent
-from ebpl.training.distributed import Ranks, join
+from ebpl.methods import get_method
+from ebpl.models.predictions import predict, predict_with_features
+from ebpl.models.weights import describe_model
+from ebpl.runs import Run
+from ebpl.training import checkpoint
+from ebpl.training.callbacks import RunWriter
+from ebpl.training.distributed import Ranks, features_together, join, predict_together
 from ebpl.training.trainer import Trainer
-from tests.helpers import blobs, quick
+from tests.helpers import blobs, quick, trainer_of
 
 WITHOUT_NOISE = quick(
     learning_rate=1e-4,  # at a high one the last digits, which the order of additions changes, grow within an epoch
@@ -41,8 +44,10 @@ def trained(settings: Settings, path: Path, ranks: Ranks) -> Trainer:
 
 
 def finished(run: Run, ranks: Ranks) -> Trainer:
-    trainer = Trainer(run if ranks.is_first else Watched(run), DATA, Silent(), ranks)
-    trainer.train()
+    trainer = trainer_of(run.settings, DATA, ranks=ranks)
+    if ranks.is_first:
+        trainer.callbacks = [RunWriter(run, describe_model(trainer.state.model, DATA))]
+    trainer.train(ranks.first(lambda: checkpoint.load(run.checkpoints, print)))
     return trainer
 
 
@@ -81,29 +86,31 @@ def failure(ranks: Ranks) -> tuple[str, int]:
 
 
 def weights_hash(trainer: Trainer) -> str:
-    named = {name: tensor for name, tensor in trainer.learner.tensors().items() if name != "buffer"}
+    named = {name: tensor for name, tensor in trainer.state.tensors().items() if name != "buffer"}
     return hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for tensor in named.values())).hexdigest()
 
 
 def main(folder: Path) -> None:
-    ranks = join(WITHOUT_NOISE)
+    ranks = join(WITHOUT_NOISE, get_method(WITHOUT_NOISE.method).terms(WITHOUT_NOISE))
     seen = collectives(ranks)
     quiet = trained(WITHOUT_NOISE, folder / "quiet", ranks)
-    noisy = trained(WITHOUT_NOISE.changed(sgld__noise=0.01, data__pixel_noise=0.03, sgld__chains=8), folder / "noisy", ranks)
+    with_noise = WITHOUT_NOISE.changed(sgld__noise=0.01, data__pixel_noise=0.03, sgld__chains=8)
+    noisy = trained(with_noise, folder / "noisy", ranks)
     resumed = finished(Run(folder / "started-by-one"), ranks)
-    model, images = noisy.learner.predictor, noisy.pool.images[:-1]
+    model, images = noisy.state.predictor, noisy.training_set.inputs[:-1]
     together, alone = predict_together(model, images, torch.float32, ranks), predict(model, images)
     seen |= {
         "weights": [weights_hash(quiet), weights_hash(noisy)],
-        "history": quiet.history,
-        "resumed": resumed.learner.with_all_chains(resumed.learner.state())["tensors"],
-        "chains": noisy.learner.tensors()["buffer"],
+        "history": quiet.state.progress.history,
+        "resumed": resumed.state.with_all_chains(resumed.state.snapshot())["tensors"],
+        "chains": noisy.state.tensors()["buffer"],
         "predictions": [(p.probabilities, p.energies) for p in (together, alone)],
         "features": [
             features_together(model, images, torch.float32, ranks),
             predict_with_features(model, images)[1],
         ],
         "processes": os.environ["WORLD_SIZE"],
+        "fabric": sorted(name for name in sys.modules if name.startswith("lightning")),
     }
     torch.save(seen, folder / f"rank-{ranks.index}.pt")
 

@@ -1,9 +1,10 @@
 """A temperature from held-out labels, without validation data.
 
 Some labels are held out until the first curriculum step and then rejoin training. Until then they are the only unbiased
-calibration data. They say how well the weights before the curriculum are calibrated; where its steps have moved the
+calibration data. They show how well the weights before the curriculum are calibrated; where its steps have moved the
 confidence far since, as after an initial training that was too short, their temperature is dropped. They are few, so
-the confidence is left alone unless they give clear evidence; where they would be too few for that, none is held out.
+the confidence is left unchanged unless they give clear evidence; where they would be too few for that, none is held
+out.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _nll(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
 
 
 def holdout_counts(labels: Sequence[int], fraction: float) -> list[int]:
-    """How many labels of each class are held out if it has so many: this fraction, rounded down; none if too few."""
+    """How many labels of each class are held out: this fraction, rounded down; none if they are too few in all."""
     counts = [int(fraction * count + 1e-9) for count in labels]
     return counts if sum(counts) >= MIN_HOLDOUT else [0] * len(counts)
 

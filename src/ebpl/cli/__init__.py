@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -47,32 +47,33 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    return launch.leave(_guarded(list(sys.argv[1:] if arguments is None else arguments)))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return launch.leave(guarded(lambda: _main(given)))
 
 
-def _guarded(arguments: list[str]) -> int:
+def guarded(command: Callable[[], int], name: str = "ebpl") -> int:
     """The exit code of a command, with a line for a person instead of an exception."""
     with contextlib.suppress(ValueError):  # not in the main thread, where Python takes no signals
         signal.signal(signal.SIGTERM, _stop)
     launch.follow_starter()
     try:
-        return _main(arguments)
+        return command()
     except EbplError as error:
-        _tell(f"ebpl: {error}")
+        _tell(f"{name}: {error}")
         return error.exit_code
     except KeyboardInterrupt as stop:
-        _tell(f"\nebpl: {str(stop) or 'Stopped.'}")
+        _tell(f"\n{name}: {str(stop) or 'Stopped.'}")
         return launch.INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"ebpl: {error.filename or 'The system'}: {error.strerror or error}", file=sys.stderr)
+        print(f"{name}: {error.filename or 'The system'}: {error.strerror or error}", file=sys.stderr)
         return DataError.exit_code
     except (MemoryError, RuntimeError) as error:
         if not is_memory(error):
             raise
-        print(f"ebpl: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
+        print(f"{name}: There is not enough memory. {MEMORY_ADVICE}", file=sys.stderr)
         return EbplError.exit_code
 
 
@@ -94,15 +95,7 @@ def _main(arguments: list[str]) -> int:
         arguments = [*arguments[1:2], "--help"]
     parser, commands = build_parser(arguments[0])
     known, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        command = commands[known.command]
-        wrong = unknown[0].split("=")[0]
-        if wrong.startswith("-"):
-            raise UsageError(
-                f"There is no option {wrong} for {command.prog}. {did_you_mean(wrong, command.options())}"
-                + (" Other settings: --set group.name=value" if "--set" in command.options() else "")
-            )
-        raise UsageError(f"{command.prog} does not take {wrong!r} here. See: {command.prog} --help")
+    commands[known.command].refuse(unknown)
     logging.getLogger("ebpl").setLevel(logging.INFO)
     # such images are refused with a message of our own
     warnings.filterwarnings("ignore", message="Image size .* could be decompression bomb")
@@ -116,7 +109,9 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="ebpl", description="Image classifiers with calibrated confidence from few labels.")
     parser.add_argument("--version", action="version", version=f"ebpl {__version__}")
     commands: dict[str, Parser] = {}
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    subparsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser, prog=parser.prog
+    )
     for name, verb in VERBS.items():
         commands[name] = subparsers.add_parser(name, help=verb.help, description=verb.help)
         if only in (None, name):

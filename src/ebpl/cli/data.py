@@ -69,7 +69,7 @@ def suggest(options: argparse.Namespace) -> int:
     run = Run(options.run)
     images = run.load_data()
     found = suggest(
-        run, options.n, data=images, outliers=options.with_outliers, outlier_quantile=options.outlier_quantile
+        run, options.n, data=images, with_outliers=options.with_outliers, outlier_quantile=options.outlier_quantile
     )
     rows = [suggestion.row(rank) for rank, suggestion in enumerate(found, start=1)]
     with partly_written(options.output) as file:
@@ -203,9 +203,9 @@ def _details(found: Inspection, kind: str) -> list[str]:
 def _copies(group: Group) -> str:
     """Where copies of an image are, with one of each part and label among the first."""
     first = {(entry.part, entry.label): entry for entry in reversed(group)}
-    told = sorted(group, key=lambda entry: entry is not first[entry.part, entry.label])[:SHOWN]
+    first_shown = sorted(group, key=lambda entry: entry is not first[entry.part, entry.label])[:SHOWN]
     more = f" and {len(group) - SHOWN} more (--json lists all)" if len(group) > SHOWN else ""
-    return ", ".join(f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in told) + more
+    return ", ".join(f"{entry.name} ({entry.part}, {entry.label or 'unlabelled'})" for entry in first_shown) + more
 
 
 def _advice(found: Inspection) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from ebpl.config import Setting, fields, find
+from ebpl.config.compat import OLD_NAMES
 from ebpl.config.presets import PRESETS
 from ebpl.data import BENCHMARK_NAMES
-from ebpl.errors import UsageError
+from ebpl.errors import UsageError, did_you_mean
 from ebpl.methods import method_names
 
 
@@ -21,6 +25,28 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See: {self.prog} --help")
 
+    def refuse(self, unknown: Sequence[str]) -> None:
+        """Say what is wrong with words that the parser does not know, if there are any."""
+        if not unknown:
+            return
+        wrong = unknown[0].split("=")[0]
+        if not wrong.startswith("-"):
+            raise UsageError(f"{self.prog} does not take {wrong!r} here. See: {self.prog} --help")
+        raise UsageError(f"There is no option {wrong} for {self.prog}. {self._nearest(wrong)}")
+
+    def _nearest(self, wrong: str) -> str:
+        """What may have been meant: an option, or a setting, perhaps under the name that it had in version 0.1."""
+        words = {word: word for word in self.options()}
+        if "--set" not in words:
+            return did_you_mean(wrong, words)
+        settings = {**{name: name for name, setting in fields().items() if not setting.is_option}, **OLD_NAMES}
+        reached = {f"--{re.sub('[._]', '-', name)}": f"--set {full}=X" for name, full in settings.items()}
+        words = {**reached, **words}
+        alike = [wrong] if wrong in words else difflib.get_close_matches(wrong, words, n=3, cutoff=0.75)
+        near = dict.fromkeys(words[word] for word in alike)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        return f"{hint}Options: {self.prog} --help. Other settings: --set group.name=value."
+
     def options(self) -> list[str]:
         """All option words of this parser."""
         return [word for action in self._actions for word in action.option_strings if word.startswith("--")]
@@ -31,7 +57,7 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=34)
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
-        """The arguments alone: options are listed below it."""
+        """Only the arguments: options are listed below."""
         given = [action for action in actions if not action.option_strings]
         return super()._format_usage(usage, given, [], prefix).rstrip() + " [options]\n\n"
 
@@ -57,18 +83,18 @@ def add_skip_unreadable(parser: Parser) -> None:
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out files that cannot be read")
 
 
-def add_settings(parser: Parser) -> None:
-    """An option for each of the most used settings, and a way to all others."""
+def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
+    """An option for each of the most used settings but some, and a way to all others."""
     group = parser.add_argument_group(
         "settings", "What is not given is as the preset has it; docs/reference lists all."
     )
     add = group.add_argument
     add("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: best with a GPU, quick without)")
     add("--config", metavar="FILE", help="a TOML file of settings, such as a run's settings.toml")
-    add("--set", metavar="X=Y", dest="set", action="append", type=assignment, default=[],
+    add("--set", metavar="X=Y", dest="set", action="append", default=[],
         help="any setting, for instance sgld.steps=5; may be repeated")  # fmt: skip
     for setting in fields().values():
-        if setting.is_option:
+        if setting.is_option and setting.name not in without:
             _add_setting(group, setting)
 
 
@@ -101,7 +127,7 @@ def assignment(text: str) -> tuple[str, Any]:
     """A setting and its value, from name=value."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+        raise UsageError(f"--set {text}: give a name and a value, for instance sgld.steps=5.")
     setting = find(name.strip())
     return setting.name, setting.parsed(value.strip())
 
@@ -110,7 +136,7 @@ def changes(options: argparse.Namespace) -> dict[str, Any]:
     """The settings among the options that were given."""
     named = {setting.field.name: setting.name for setting in fields().values() if setting.is_option}
     given = {named[name]: value for name, value in vars(options).items() if name in named}
-    return {**dict(options.set), **given}
+    return {**dict(map(assignment, options.set)), **given}
 
 
 def whole(text: str) -> int:

@@ -32,21 +32,21 @@ def predict(options: argparse.Namespace) -> int:
     with counted("images") as done:
         summary = predict(run, options.images, options.output, **limits, done=done)
     assert isinstance(summary, Summary)
-    told = [f"{summary.images} images, {summary.kept} labelled"]
+    parts = [f"{summary.images} images, {summary.kept} labelled"]
     if summary.coverage is not None and options.abstain_below:
-        told[0] += f" (coverage {100 * summary.coverage:.0f} %)"
+        parts[0] += f" (coverage {100 * summary.coverage:.0f} %)"
     if summary.expected_accuracy is not None and summary.coverage is not None:
-        told.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
+        parts.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
         if measured := measured_accuracy(run, summary.coverage):
             there = " at that coverage" if options.abstain_below else ""
-            told.append(f"measured on the run's {measured[1]} test images{there}: {100 * measured[0]:.0f} % right")
+            parts.append(f"measured on the run's {measured[1]} test images{there}: {100 * measured[0]:.0f} % right")
     if summary.outliers is not None:
-        told.append(f"{summary.outliers} are outliers, unlike the training images")
+        parts.append(f"{summary.outliers} are outliers, unlike the training images")
     if summary.frames:
-        told.append(f"of {summary.frames} with several frames the first was taken")
+        parts.append(f"of {summary.frames} with several frames the first was taken")
     if summary.unreadable:
-        told.append(f"{summary.unreadable} cannot be read")
-    print("; ".join(told) + ".", file=sys.stderr)
+        parts.append(f"{summary.unreadable} cannot be read")
+    print("; ".join(parts) + ".", file=sys.stderr)
     if summary.unreadable == summary.images:
         where = "" if options.output == "-" else f" in {options.output}"
         raise DataError(f"None of the images can be read: the column 'problem'{where} says why.")

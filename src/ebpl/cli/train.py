@@ -160,9 +160,9 @@ def add_demo_options(parser: Parser) -> None:
 def demo(options: argparse.Namespace) -> int:
     """Train both methods with 5 labels a class, show their metrics side by side, and draw their reliability."""
     from ebpl import api
+    from ebpl.io import free_path
     from ebpl.methods import get_method
     from ebpl.reporting.charts import draw_reliability
-    from ebpl.runs import free_path
     from ebpl.terminal import measures_table, show, terminal_progress
 
     folder = free_path(Path(options.folder) / f"demo-seed{options.seed}")

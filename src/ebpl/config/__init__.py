@@ -1,7 +1,7 @@
 """Settings in groups: each field is the settings file, `--set group.name=value`, a keyword in Python and the reference.
 
 A setting has a full name such as `sgld.steps`. Python keywords spell the dot as two underscores (`sgld__steps=5`), and
-a name that is an option of the command line or unique among the groups may be given alone (`epochs=20`).
+a name that is an option of the command line or unique among the groups may be given without its group (`epochs=20`).
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class ModelSettings:
     precision_matrix: Literal["identity", "diagonal", "full"] = _setting(
         "diagonal", "shape of the precision matrix that all classes of the Gaussian head share"
     )
+
+    @property
+    def network(self) -> str:
+        """The network as papers call it."""
+        return f"WRN-{self.depth}-{self.width}" if self.backbone == "wide_resnet" else self.backbone
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class Settings:
     runtime: RuntimeSettings = RuntimeSettings()
 
     def __post_init__(self) -> None:
-        for name, setting in fields().items():
+        for setting in fields().values():
             owner = getattr(self, setting.group) if setting.group else self
             object.__setattr__(owner, setting.field.name, setting.checked(getattr(owner, setting.field.name)))
         if (self.model.depth - 4) % 6 and self.model.backbone == "wide_resnet":
@@ -211,14 +216,14 @@ class Settings:
             )
         if self.sgld.chains > self.sgld.buffer_size:
             raise UsageError(
-                f"sgld.chains ({self.sgld.chains}) exceeds sgld.buffer_size ({self.sgld.buffer_size}). Raise the one or "
-                "lower the other."
+                f"sgld.chains ({self.sgld.chains}) exceeds sgld.buffer_size ({self.sgld.buffer_size}). Raise the "
+                "buffer or lower the chains."
             )
 
     def changed(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Settings:
         """The same settings with some changed; an unknown name is an error that suggests the right one.
 
-        Names are `group.name`, `group__name`, or the name alone where it is an option or unique.
+        Names are `group.name`, `group__name`, or just the name where it is an option or unique.
         """
         groups: dict[str, dict[str, Any]] = {}
         for given, value in _flat({**(changes or {}), **more}):
@@ -258,7 +263,7 @@ class Setting:
 
     @property
     def is_option(self) -> bool:
-        """Whether it is an option of the command line, under its name alone."""
+        """Whether it is an option of the command line, without its group."""
         return bool(self.field.metadata["option"])
 
     @property
@@ -361,7 +366,7 @@ def groups() -> dict[str, str]:
 
 
 def find(name: str) -> Setting:
-    """The setting that a name stands for: `sgld.steps`, `sgld__steps`, or `epochs` alone where that is clear."""
+    """The setting that a name stands for: `sgld.steps`, `sgld__steps`, or just `epochs` where that is clear."""
     known = fields()
     full = name.replace("__", ".", 1)
     if full in known:

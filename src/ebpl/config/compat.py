@@ -79,6 +79,14 @@ def modern_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {OLD_COLUMNS.get(name, name): value for name, value in row.items()}
 
 
+def _with_gap(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an epoch with the energy gap, which version 0.1 did not write down."""
+    energies = [row.get("energy_images"), row.get("energy_samples")]
+    if "energy_gap" in row or not all(isinstance(energy, float) for energy in energies):
+        return row
+    return {**row, "energy_gap": energies[0] - energies[1]}
+
+
 def modern_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result of a run under today's names."""
     made = dict(result)
@@ -99,7 +107,7 @@ def modern_checkpoint(stored: Any) -> Any:
         limits = {"tries": "retries", "gap": "max_gap"}
         made["divergence"] = {limits.get(name, name): value for name, value in made["divergence"].items()}
     if isinstance(made.get("history"), list):
-        made["history"] = [modern_row(row) if isinstance(row, dict) else row for row in made["history"]]
+        made["history"] = [_with_gap(modern_row(row)) if isinstance(row, dict) else row for row in made["history"]]
     if "last_good" in made:
         made["last_good"] = modern_checkpoint(made["last_good"])
     return made

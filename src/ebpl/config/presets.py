@@ -13,7 +13,7 @@ from ebpl.errors import UsageError, did_you_mean
 
 # A rate ten times the paper's needs a tenth of its updates. Clamped samples, a clipped gradient and a penalty on the
 # energies keep it stable. With its centre at weight / (2 * penalty) the penalty pulls images to an energy of 0, where
-# one class may claim them alone; with its centre at 0 it would pull them below, where several classes must, and the
+# a single class can explain them; with its centre at 0 it would pull them below, where several classes have to, and the
 # model would be under-confident.
 _STANDARD: dict[str, Any] = {
     "optim.epochs": 12,
@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "consistency.temperature": 1.0,
         "sgld.steps": 5,
     },
-    # Like standard, at a rate forty times the paper's. Mixup and sharper pseudo-labels cost so small a network accuracy.
+    # Like standard, at forty times the paper's rate. Mixup and sharper pseudo-labels cost so small a network accuracy.
     "quick": {
         "model.depth": 10,
         "model.width": 1,
@@ -106,7 +106,7 @@ def nearest_preset(settings: Settings) -> tuple[str, list[str]]:
 
 
 def without_steps(settings: Settings) -> Settings:
-    """The initial training of these settings alone."""
+    """Only the initial training of these settings."""
     defaults = {name: fields()[name].field.default for name in STEP_SETTINGS}
     return settings.changed(defaults, pseudo_labels="none")
 
@@ -120,9 +120,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
     whole = stored.get("settings", stored)
     if not isinstance(whole, dict):
         raise UsageError(f"{path} holds no settings.")
-    from ebpl.config.compat import modern_names
+    from ebpl.config.compat import modern_names, retired
 
-    return {name: value for name, value in modern_names(flat(whole)).items() if name != "preset"}
+    settings = modern_names(flat(whole))
+    if gone := retired(settings):
+        raise UsageError(f"{path} sets {', '.join(gone)}, which this version no longer has. Remove it there.")
+    return {name: value for name, value in settings.items() if name != "preset"}
 
 
 def flat(groups: Mapping[str, Any]) -> dict[str, Any]:

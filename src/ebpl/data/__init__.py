@@ -23,13 +23,13 @@ BENCHMARK_NAMES = ("cifar10", "svhn", "fashion", "blood", "organa", "organc", "o
 
 @dataclass(frozen=True)
 class Format:
-    """A form in which data lies on a disk. Functions are named as module:function, and imported when needed."""
+    """A form in which data lies on a disk. A function may be named as module:function, and is then imported late."""
 
     name: str
     matches: Callable[[Path], bool]
-    read: str
+    read: str | Callable[..., ImageSet]
     """Gives an `ImageSet` for a path, an image size or None, and `skip_unreadable`."""
-    listing: str | None = None
+    listing: str | Callable[[Path], Any] | None = None
     """Lists image files with their labels, for formats made of image files."""
 
     def reader(self) -> Callable[..., ImageSet]:
@@ -42,7 +42,9 @@ class Format:
         return _imported(self.listing) if self.listing else None
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str | Callable[..., Any]) -> Any:
+    if not isinstance(name, str):
+        return name
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 

@@ -35,7 +35,7 @@ class RemoteFile:
 def fetch(remote: RemoteFile, folder: Path, failed: Callable[[str], EbplError]) -> Path:
     """The file in `folder`, downloaded if it is not there yet.
 
-    What has arrived waits in a `.part` file, from which the next try goes on. `failed` makes the error for a source
+    What has arrived waits in a `.part` file, from which the next try continues. `failed` makes the error for a source
     that cannot be reached out of the reason.
     """
     path = folder / remote.name

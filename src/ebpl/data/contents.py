@@ -1,4 +1,4 @@
-"""Images that are there more than once, told by what they show and not by their names."""
+"""What a dataset holds, also where it cannot be trained on yet, and which images it holds more than once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def contents(
     image_size: int | None = None,
     done: Done = lambda _: None,
 ) -> Contents:
-    """What is in whatever `ebpl.load` takes; `done` is told how many more files have been opened."""
+    """What is in whatever `ebpl.load` takes; `done` is called with the number of further files opened."""
     if not isinstance(data, ImageSet) and str(data) not in BENCHMARK_NAMES and is_text(str(data)):
         found = format_of(Path(data))
         if found and (listed := found.lister()):

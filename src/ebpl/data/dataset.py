@@ -82,7 +82,7 @@ class ImageSet:
         return self.labels_per_class is not None
 
     def fingerprint(self) -> str:
-        """A digest of all images, labels and classes: tells whether data is still what a run began with."""
+        """A digest of all images, labels and classes: shows whether data is still what a run began with."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for part in (self.train, self.validation, self.test):
             digest.update(repr(part and part.pixels.shape).encode())

@@ -1,6 +1,6 @@
 """Single image files: which files are images, and what is in one, as training and prediction both see it.
 
-Files come from anywhere, so nothing here believes a file's name or header: what cannot be read is an exception, which
+Files come from anywhere, so neither their name nor their header is trusted: what cannot be read is an exception, which
 `unreadable` puts into words.
 """
 

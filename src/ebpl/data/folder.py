@@ -107,14 +107,14 @@ class Survey:
 
     def notes(self, size: tuple[int, int]) -> list[str]:
         """What reading the images at this size does to them."""
-        told = {
+        texts = {
             "deep": "{} images of more than 8 bits are stretched, each to its own range",
             "turned": "{} images are turned as their EXIF data says",
             "transparent": "{} images are put on white where they are transparent",
             "frames": "{} images have several frames or pages; the first is taken",
         }
-        counts = {name: sum(getattr(look, name) for look in self.looks.values()) for name in told}
-        notes = [text.format(counts[name]) for name, text in told.items() if counts[name]]
+        counts = {name: sum(getattr(look, name) for look in self.looks.values()) for name in texts}
+        notes = [text.format(counts[name]) for name, text in texts.items() if counts[name]]
         sizes = {(look.height, look.width) for look in self.looks.values()}
         if sizes == {size}:
             return notes

@@ -134,7 +134,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         raise DataError(f"{path} is damaged: {error}. Remove it to get it anew.") from error
 
 
-def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:
+def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:  # noqa: ARG001
     """Arrays under MedMNIST's keys: train_images, train_labels (-1 = unlabelled) and, if there, test_ and val_ ones."""
     arrays = read_arrays(path)
     for part in ("train", "test", "val"):

@@ -26,11 +26,11 @@ class Scale:
     high: NDArray[np.float64]
 
     @classmethod
-    def of(cls, rows: NDArray[Any], shape: tuple[int, int, int], alone: bool) -> Scale:
-        """The scale of these rows: bytes stay as they are, other numbers span what they span; `alone`: each column."""
-        if rows.dtype == np.uint8 and not alone:
+    def of(cls, rows: NDArray[Any], shape: tuple[int, int, int], by_column: bool) -> Scale:
+        """The scale of these rows: bytes as they are, other numbers from least to greatest, of all or `by_column`."""
+        if rows.dtype == np.uint8 and not by_column:
             return cls(shape, np.array(0.0), np.array(255.0))
-        axis = 0 if alone else None
+        axis = 0 if by_column else None
         low = np.asarray(rows.min(axis=axis), np.float64)
         high = np.asarray(rows.max(axis=axis), np.float64)
         with np.errstate(over="ignore"):
@@ -63,7 +63,7 @@ def shape_of(images: Any) -> tuple[int, int, int] | None:
 
 
 def shape_for(features: int, given: Any) -> tuple[int, int, int]:
-    """Height, width and channels of rows with so many numbers: as given, or else a square."""
+    """Height, width and channels of rows with this number of features: as given, or else a square."""
     if given is None:
         side = math.isqrt(features)
         if side * side != features:

@@ -14,7 +14,7 @@ from ebpl.rng import derived_seed
 
 PAPER_VALIDATION = 0.3
 ENOUGH_LABELS = 50
-"""In each class: then a fifth, ten or more, tells weights apart better than none, and is not missed."""
+"""Labels of each class from which on a fifth, ten or more, is held out to choose the weights."""
 SPARED = 0.2
 
 
@@ -30,10 +30,10 @@ class Split:
 def split(
     data: ImageSet, *, seed: int = 0, labels_per_class: int | None = None, validation_fraction: float | None = None
 ) -> Split:
-    """Which images are labelled, unlabelled and for validation: a function of the seed alone.
+    """Which images are labelled, unlabelled and for validation: a function of the seed only.
 
     A benchmark follows the paper by default: 30 % validation, then the paper's number of labels a class. The user's own
-    data keeps all its labels, unless told otherwise or every class has so many that a fifth of them can be spared to
+    data keeps all its labels, unless asked otherwise or every class has so many that a fifth of them can be spared to
     choose the weights.
 
     >>> import ebpl

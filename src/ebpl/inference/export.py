@@ -141,7 +141,7 @@ def _metadata(run: Run, description: dict[str, Any], facts: dict[str, Any]) -> d
         "images": result.get("images"),
         "method": settings.method,
         "pseudo_labels": settings.curriculum.pseudo_labels,
-        "network": f"WRN-{settings.model.depth}-{settings.model.width}",
+        "network": settings.model.network,
         "seed": settings.seed,
         "chosen": result["chosen"],
         "metrics": result["metrics"],

@@ -42,7 +42,7 @@ SHOWN_ENVIRONMENT = ("ebpl", "commit", "python", "torch", "numpy", "platform", "
 
 
 def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], file: str) -> str:
-    """The card of a run's model in Markdown; `facts` are told by whoever exported it into `file`."""
+    """The card of a run's model in Markdown; `facts` come from the export into `file`."""
     result = run.metrics()
     images: dict[str, Any] = result.get("images") or {}
     sections = {
@@ -72,17 +72,17 @@ def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: s
     channels, height, width = description["image_shape"]
     settings, classes = run.settings, description["classes"]
     kind = "gray" if channels == 1 else "colour"
-    density = get_method(settings.method).density
+    method = get_method(settings.method)
     learned = "from the labelled images"
     if settings.curriculum.pseudo_labels != "none" and phase != "initial":
         given = "the predicted class" if settings.curriculum.pseudo_labels == "hard" else "the whole posterior"
         learned += f" and from labels that it gave to unlabelled images itself ({given})"
     return [
         f"A classifier of {kind} images of {height} x {width} pixels into {len(classes)} classes: "
-        f"WRN-{settings.model.depth}-{settings.model.width}, {facts['parameters']:,} parameters. It learned the classes {learned}"
-        + (", and from all images what the data looks like (an energy-based model)." if density else "."),
-        f"Method: {'EBPL' if density else 'curriculum labelling'}, from *Pseudo-label Learning with Calibrated "
-        "Confidence Using an Energy-based Model* (Toba, Uchida, Hayashi).",
+        f"{settings.model.network}, {facts['parameters']:,} parameters. It learned the classes {learned}"
+        + (", and from all images what the data looks like (an energy-based model)." if method.density else "."),
+        f"Method: {method.title} ({method.summary}), after *Pseudo-label Learning with Calibrated Confidence Using an "
+        "Energy-based Model* (Toba, Uchida, Hayashi).",
     ]
 
 
@@ -104,22 +104,22 @@ def _file(description: dict[str, Any], facts: dict[str, Any], file: str) -> list
 
 
 def _data(run: Run, description: dict[str, Any], images: dict[str, Any]) -> list[str]:
-    told = [f"{literal(run.data_name)} (fingerprint of images and labels: {literal(run.source['fingerprint'])})."]
+    parts = [f"{literal(run.data_name)} (fingerprint of images and labels: {literal(run.source['fingerprint'])})."]
     if not images:
-        return [*told, f"Classes: {', '.join(map(literal, description['classes']))}. How many labels there were was "
+        return [*parts, f"Classes: {', '.join(map(literal, description['classes']))}. How many labels there were was "
                 "not recorded."]  # fmt: skip
     labelled: dict[str, int] = images["labelled"]
     chosen = f"{images['validation']} more labelled images chose the weights" if images["validation"] else (
         "no image was set apart to choose the weights"
     )  # fmt: skip
-    told.append(
+    parts.append(
         f"{sum(labelled.values())} labelled and {images['unlabelled']} unlabelled images were trained on; {chosen}; "
         f"{images['test'] or 'no'} labelled images tested it."
     )
     rows = [(literal(name), str(count)) for name, count in list(labelled.items())[:MOST_CLASSES]]
     if len(labelled) > MOST_CLASSES:
         rows.append((f"{len(labelled) - MOST_CLASSES} more classes", str(sum([*labelled.values()][MOST_CLASSES:]))))
-    return [*told, markdown_table(["class", "labels used"], rows)]
+    return [*parts, markdown_table(["class", "labels used"], rows)]
 
 
 def _measures(result: dict[str, Any]) -> list[str]:
@@ -174,20 +174,20 @@ def _limits(images: dict[str, Any], facts: dict[str, Any]) -> list[str]:
 def _training(result: dict[str, Any]) -> list[str]:
     chosen = result["chosen"]
     healed = len(result.get("healed_divergences") or ())
-    told = [
+    parts = [
         f"The weights are those of {literal(chosen['phase'])}, epoch {chosen['epoch']} (chosen by "
         f"{literal(chosen['by'])}). Training took {duration(result['seconds'])}"
         + (f" and healed {healed} divergence{'s' * (healed > 1)}." if healed else ".")
     ]
     if check := CalibrationCheck.stored(result.get("check")):
-        told.append(str(check))
+        parts.append(str(check))
     if steps := result.get("pseudo_labels"):
         rows = [
             (str(s["step"]), str(s["images"]), "not known" if s["accuracy"] is None else f"{100 * s['accuracy']:.1f} %")
             for s in steps
         ]
-        told += ["Labels that it gave itself:", markdown_table(["step", "images", "of them right"], rows)]
-    return told
+        parts += ["Labels that it gave itself:", markdown_table(["step", "images", "of them right"], rows)]
+    return parts
 
 
 def _table(heads: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:

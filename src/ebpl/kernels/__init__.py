@@ -224,7 +224,7 @@ class _Features(torch.autograd.Function):
 def fast_network(
     network: nn.Module, shape: Sequence[int], device: torch.device, dtype: torch.dtype, images: int = 1
 ) -> FastNetwork | None:
-    """The fast way through a wide residual network for up to so many images (channels, H, W); None where there is none."""
+    """A wide residual network on fast kernels for batches of up to `images` (channels, H, W); None if unsupported."""
     if not isinstance(network, WideResNet):
         return None
     divisible = shape[1] % 4 == 0 and shape[2] % 4 == 0  # halved twice

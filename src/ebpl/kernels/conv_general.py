@@ -55,7 +55,7 @@ def end(
         acc = gl.where(gl.load(sign + at, ok, 0.0) > 0, acc, acc * SLOPE)
     if RESIDUAL:
         shown = ok
-        if UP:  # a shortcut of stride 2 takes the even pixels alone
+        if UP:  # a shortcut of stride 2 takes only the even pixels
             shown = ok & ((row_parity + column_parity) == 0)
         added = gl.load(residual + here, shown, 0.0).to(gl.float32)
         if RESIDUAL == 2:
@@ -233,7 +233,7 @@ def launch(
     x: Tensor, weight: Tensor, given: list[Tensor], flags: list[Any], images: int, height: int, width: int,
     stride: int, up: bool, reverse: bool, tile: Tile,
 ) -> None:  # fmt: skip
-    """Run the kernel for a result of so many images, rows and columns (of half as many if `up`)."""
+    """Run the kernel for a result of this number of images, rows and columns (half of them if `up`)."""
     outputs, taps, inputs = weight.shape
     bi, bh, bw = box(tile.pixels, images, height, width)
     pairs = x.view(images, height, stride, width, stride * inputs)

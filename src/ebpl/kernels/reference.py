@@ -27,7 +27,7 @@ def convolve(
 
     x is (images, rows, columns, inputs), the weight (outputs, taps, inputs) with 9 taps and padding 1, or 1 tap.
     With `back` it is the transposed convolution, the gradient with respect to the input; of one tap and stride 2 it
-    gives the even pixels alone, since the others are zero. In this order: `bias` is added; where `sign` is not
+    gives only the even pixels, since the others are zero. In this order: `bias` is added; where `sign` is not
     positive the result is multiplied by LeakyReLU's slope; `residual` is added, or what it is the LeakyReLU of if
     `activated` (a residual smaller than the result is added to the even pixels). `sums` gets the sums over all pixels
     added to it.

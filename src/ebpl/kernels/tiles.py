@@ -18,7 +18,7 @@ HALF_REGISTERS = 128
 
 @dataclass(frozen=True)
 class Tile:
-    """So many pixels times outputs, in steps of so many input channels, several of them on their way at once."""
+    """A tile of pixels times outputs, computed in steps of input channels, several of them in flight at once."""
 
     pixels: int
     outputs: int
@@ -47,7 +47,7 @@ class Rows:
 
 @lru_cache
 def choose(shape: tuple[int, int, int], inputs: int, outputs: int, simple: bool, copies: int = 1) -> Tile | Rows:
-    """The tile for so many images, rows and columns, `copies` times in a launch; `simple`: nine taps and stride 1."""
+    """The tile for a number of images, rows and columns, `copies` times in a launch; `simple`: nine taps, stride 1."""
     images, height, width = shape
     part, more = next(parts for parts in PARTS if outputs % sum(parts) == 0)
     columns = min(width, 32)

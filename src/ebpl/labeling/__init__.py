@@ -100,12 +100,12 @@ def suggest(
     n: int = 50,
     *,
     data: ImageSet | None = None,
-    outliers: bool = False,
+    with_outliers: bool = False,
     outlier_quantile: float = 0.99,
 ) -> list[Suggestion]:
     """The `n` unlabelled images of a finished run that are most worth a label, the most uncertain first.
 
-    Images that do not look like the others are left out unless `outliers` is true: their label would teach little.
+    Images that do not look like the others are left out unless `with_outliers` is true: their label would teach little.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/few", epochs=2, pseudo_labels="none")
@@ -122,7 +122,7 @@ def suggest(
         raise DataError(f"{run.data_name} has no unlabelled images to choose from.")
     device, dtype = device_and_dtype(run.settings.runtime)
     predictions, features = predict_with_features(model.to(device), images.train.pixels[unlabeled], dtype)
-    limit = None if outliers else run.energy_limit(outlier_quantile)
+    limit = None if with_outliers else run.energy_limit(outlier_quantile)
     allowed = predictions.energies <= limit if limit is not None else None
     chosen = choose(predictions.probabilities, features, n, run.settings.seed, allowed)
     classes = description["classes"]

@@ -37,7 +37,7 @@ def config(classes: Sequence[str]) -> str:
 def tasks(
     suggestions: Sequence[Suggestion], pictures: Sequence[str], model_version: str, pre_annotate: bool = True
 ) -> list[dict[str, Any]]:
-    """One task for each suggestion, with its picture's address and, unless told otherwise, the model's answer."""
+    """One task for each suggestion, with its picture's address and, unless switched off, the model's prediction."""
     made = []
     for suggestion, picture in zip(suggestions, pictures, strict=True):
         task: dict[str, Any] = {"data": {"image": picture, NAME: suggestion.image}}

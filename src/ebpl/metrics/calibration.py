@@ -56,7 +56,7 @@ def expected_calibration_error(probabilities: Floats, labels: Labels, bins: int 
 
 
 def calibration_error_by_chance(confidences: Floats, bins: int = 15, draws: int = 100) -> float:
-    """The ECE that so many images show on average even when every confidence is exactly true.
+    """The mean ECE of a perfectly calibrated model on this number of images.
 
     Bins are never exact with few images, so an ECE near this says nothing against the model.
     """

@@ -50,7 +50,7 @@ def by_class(probabilities: Floats, labels: Labels) -> ByClass:
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Where the true share lies with 95 % certainty, when so many of all were right (Wilson 1927).
+    """95 % confidence interval of a proportion: `right` of `total` (Wilson 1927).
 
     >>> low, high = wilson_interval(90, 100)
     >>> round(low, 3), round(high, 3)

@@ -38,7 +38,7 @@ class Backbone(nn.Module):
         return prepared.float() / 127.5 - 1
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Fresh parameters from the generator alone."""
+        """Fresh parameters, from this generator only."""
         raise NotImplementedError
 
 
@@ -204,14 +204,14 @@ class HybridModel(nn.Module):
             return scores, self.gaussian.energy(features)
 
     def coupling(self) -> Tensor:
-        """The coupling penalty between both heads (zero for a classifier alone)."""
+        """The coupling penalty between both heads (zero without a Gaussian head)."""
         if self.gaussian is None:
             return self.classifier.bias.new_zeros(())
         return self.gaussian.coupling(self.classifier.weight, self.classifier.bias)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> HybridModel:
-        """Fresh parameters from the generator alone; the heads start in agreement, so the coupling starts at zero."""
+        """Fresh parameters, from this generator only; the heads start in agreement, so the coupling starts at zero."""
         self.features.initialise(generator)
         if self.gaussian is None:
             bound = 1 / math.sqrt(self.features.dimension)

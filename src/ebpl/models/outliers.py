@@ -6,7 +6,7 @@ A finished model scores by its energy, and the training images belong (`energy_l
 possible: energy cannot flag outliers that were in the training data, since the energy model learns the density of all
 images that it is given. So training scores by the Mahalanobis distance to the nearest class. Gaussians with a common
 covariance, as the energy head has them, are fitted to the features of the labelled images, which are known to belong.
-Where outliers are rejected, the density is learned from labelled images alone until the first step has judged.
+Where outliers are rejected, the density is learned from labelled images only until the first step has judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 FOLDS = 50
-"""Labelled images are left out in so many groups at most, each on its own where there are no more."""
+"""Most folds of the cross-validation; with fewer labelled images it is leave-one-out."""
 HIGHEST = 0.9999
 """A fraction of 1 is taken for this; a normal distribution has no end."""
 
@@ -48,7 +48,7 @@ def fit_detector(features: NDArray[np.floating], labels: NDArray[np.integer]) ->
     classes, number = np.unique(labels, return_inverse=True)
     means = np.stack([values[number == i].mean(0) for i in range(len(classes))])
     within = values - means[number]
-    # where every class has one image alone, there is no spread to speak of: all directions count the same
+    # where every class has a single image there is no spread: all directions count the same
     covariance = ledoit_wolf(within, assume_centered=True)[0] if within.any() else np.eye(values.shape[1])
     least = 1e-9 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     lower = np.linalg.cholesky(np.linalg.inv(covariance + least))
@@ -69,7 +69,9 @@ def cross_validated_distances(features: NDArray[np.floating], labels: NDArray[np
 
 
 def belonging(distances: Floats, labeled_distances: Floats, fraction: float) -> NDArray[np.bool_]:
-    """Which images are no further away than this fraction of those that belong is expected to be, by either of two views.
+    """Which images are no further away than this fraction of those that belong is expected to be.
+
+    There are two views of that, and either is enough.
 
     The first is that of the labelled images. A network that has memorised its few labelled images has them nearer than
     any other, and would reject almost all; so the second is that of the unlabelled images themselves, most of which

@@ -1,4 +1,4 @@
-"""A model's weights in a file of their own, with what a stranger needs to use them."""
+"""A model's weights in one file, with the description that is needed to use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
     from ebpl.models import Architecture
 
     if not path.is_file():
-        raise RunError(f"{path} does not exist: the run has no weights yet. Go on with: ebpl resume {path.parent}")
+        raise RunError(f"{path} does not exist: the run has no weights yet. Continue with: ebpl resume {path.parent}")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -51,10 +51,10 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
         model.load_state_dict(tensors)
         if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):  # as the model has them
             raise ValueError("it has weights that are not finite numbers")
-    except (SafetensorError, TypeError, ValueError, RuntimeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         if isinstance(error, RuntimeError) and is_memory(error):  # others quote the file, which may say anything
             raise
-        reason = str(error).partition("\n")[0]
+        reason = f"options have no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise RunError(
             f"{path} is damaged or was not written by ebpl: {reason}. Where the run still has a checkpoint, remove the "
             f"file, and it is written anew by: ebpl resume {path.parent}"
@@ -63,7 +63,7 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
 
 
 def _wrong(description: Any, tensors: int) -> str | None:
-    """What is wrong with the description of a model that has so many tensors; None if nothing is."""
+    """What is wrong with the description of a model with this number of tensors; None if nothing is."""
     from ebpl.models import backbones
 
     rules = {"architecture": is_object, "classes": _is_names, "image_shape": _is_shape, "chosen": is_object}
@@ -81,7 +81,7 @@ def _wrong(description: Any, tensors: int) -> str | None:
     built, shape = description["architecture"], description["image_shape"]
     if built.keys() - parts.keys():
         return f"architecture has an unknown entry {min(built.keys() - parts.keys())}"
-    if built["options"].get("depth", 0) > tensors + 4:  # each layer has at least a weight
+    if built["backbone"] == "wide_resnet" and built["options"].get("depth", 0) > tensors + 4:  # a weight a layer
         return f"it has {tensors} tensors for a depth of {built['options']['depth']}"
     if built["classes"] != len(description["classes"]) or list(built["image_shape"]) != shape:
         return "classes or image_shape are not those of the network"
@@ -101,7 +101,7 @@ def _is_precision(value: Any) -> bool:
 
 
 def describe_model(model: HybridModel, data: ImageSet) -> dict[str, Any]:
-    """What a stranger needs to use the weights."""
+    """The description that is needed to use the weights."""
     return {
         "architecture": asdict(model.architecture),
         "classes": list(data.classes),

@@ -18,8 +18,8 @@ from ebpl.inference.evaluate import Data, opened
 from ebpl.io import write_bytes
 from ebpl.methods import get_method
 from ebpl.reporting import sections
-from ebpl.reporting.report_data import Sight, look
-from ebpl.reporting.sections import count, percent, things
+from ebpl.reporting.report_data import Context, Sight, look
+from ebpl.reporting.sections import SECTIONS, count, percent, things
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read
 from ebpl.terminal import duration
@@ -51,7 +51,7 @@ def report(
     path = _place(run, output)
     text = page(run, data, data_dir=data_dir, done=done)
     try:
-        write_bytes(path, text.encode("utf-8", "replace"))  # a stranger's JSON may hold half of a surrogate pair
+        write_bytes(path, text.encode("utf-8", "replace"))  # foreign JSON may hold half of a surrogate pair
     except WriteError as error:
         raise WriteError(f"{error} Another place can be chosen with --output FILE.") from error
     return path
@@ -105,37 +105,20 @@ def _rendered(content: dict[str, Any]) -> str:
 
 def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
     """All that the template shows."""
-    density = get_method(run.settings.method).density
-    measured = sight.measured if sight else None
-    looked = sight.looked if sight else None
-    classes = sight.classes if sight else ()
-    measures = sections.measures(*measured.truth, measured.what) if measured else None
-    if measures is None and (looked is None or looked.what == "test images"):
-        measures = sections.stored_measures(stored)
-    training = stored.energies
-    if training is None and sight:
-        training = sight.training_energies
-    energy = sections.energy(looked, training, classes) if density else None
-    content = {
+    method = get_method(run.settings.method)
+    context = Context(stored, sight, method.density)
+    measured, looked = context.measured, context.looked
+    content: dict[str, Any] = {
         "title": run.data_name,
         "run": run.path.resolve().name,
         "command": run.path.as_posix(),
-        "method": get_method(run.settings.method).title,
+        "method": method.title,
         "finished": run.finished,
         "progress": _progress(run, stored),
-        "measures": measures,
         "measured": sections.looked_at(measured) if measured else "",
         "caveat": measured.caveat if measured else "",
         "looked": sections.looked_at(looked) if looked else "",
-        "promises": sections.promises(looked) if looked and not measures else None,
-        "training": sections.training(stored, density),
-        "classes": sections.by_class(measured, classes) if measured else None,
-        "names": classes,
-        "pseudo": sections.pseudo_labels(stored.steps, stored.history),
-        "mistakes": sections.mistakes(measured, classes) if measured else None,
-        "uncertain": sections.uncertain(looked, classes) if looked else None,
-        "energy": energy,
-        "samples": sections.samples(stored) if density else [],
+        "names": context.classes,
         "log": [] if run.finished else stored.log,
         "settings": _settings(run.settings),
         "environment": _environment(stored.environment),
@@ -143,6 +126,7 @@ def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
         "version": __version__,
         "percent": percent,
         "count": count,
+        **{name: make(context) for name, make in SECTIONS.items()},
     }
     content["tiles"] = _tiles(content, stored)
     content["missing"] = _missing(content, run, stored, sight)
@@ -162,27 +146,25 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
     if measures:
         values = measures["values"]
         low, high = measures["interval"]
-        tiles.append(
-            ("accuracy", percent(values["accuracy"]), f"{100 * low:.1f} to {100 * high:.1f} % with 95 % certainty")
-        )
+        tiles.append(("accuracy", percent(values["accuracy"]), f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"))
         tiles.append(("mean confidence", percent(measures["confidence"]), _direction(measures["direction"])))
         tiles.append(("ECE", percent(values["ece"]), "lower is better, 15 bins"))
-        tiles.append(("macro F-score", percent(values["f_score"]), "every class counts the same"))
+        tiles.append(("macro F-score", percent(values["f_score"]), "mean over classes"))
     elif content["promises"]:
         tiles.append(
-            ("accuracy to expect", percent(content["promises"]["expected"]), "by its own confidence, not measured")
+            ("expected accuracy", percent(content["promises"]["expected"]), "by its own confidence, not measured")
         )
     check = content["training"]["check"]
     if not measures and check:
-        words = f"of {things(check.images, 'label')} that were held back"
-        tiles.append(("accuracy, checked", percent(check.accuracy), words))
+        words = f"on {things(check.images, 'held-out label')}"
+        tiles.append(("held-out accuracy", percent(check.accuracy), words))
     if not measures and content["energy"] and (found := content["energy"]["outlying"]) and found["share"]:
         tiles.append(("outliers", found["share"], f"{count(found['beyond'])} of {found['what']}"))
     seconds = finite(stored.result.get("seconds")) or (stored.history[-1].get("seconds") if stored.history else None)
     healed = len(stored.healed)
     if seconds:
         words = f"{things(len(stored.history), 'epoch')}" + (
-            f", healed {'once' if healed == 1 else f'{healed} times'}" if healed else ""
+            f", {things(healed, 'recovery', 'recoveries')}" if healed else ""
         )
         tiles.append(("training", duration(seconds), words))
     return tiles
@@ -194,28 +176,30 @@ def _direction(word: str) -> str:
 
 def _missing(content: dict[str, Any], run: Run, stored: Stored, sight: Sight | None) -> list[str]:
     """What the page cannot show, and what would change that."""
-    told = list(stored.problems) + (list(sight.notes) if sight else [])
+    missing = list(stored.problems) + (list(sight.notes) if sight else [])
     if sight is None and not (run.path / WEIGHTS).exists():
-        told.append("There are no weights yet, so there are no predictions. They come at the end of the first phase.")
+        missing.append(
+            "There are no weights yet, so there are no predictions. They come at the end of the first phase."
+        )
     elif sight and sight.looked and not content["measures"]:
-        told.append(
-            f"Nobody has told the true classes of the {sight.looked.what}, so accuracy, calibration, confusion and "
-            f"mistakes cannot be known. With labelled images: ebpl report {run.path} --data DATA"
+        missing.append(
+            f"The {sight.looked.what} are unlabelled, so accuracy, calibration, confusions and errors are unknown. "
+            f"With labelled images: ebpl report {run.path} --data DATA"
         )
     if not get_method(run.settings.method).density:
-        told.append("The baseline has no energy model, so there are no energies, outliers and samples.")
+        missing.append("This method has no energy model, so there are no energies, outliers and samples.")
     elif not content["samples"]:
         when = "" if run.finished else " They are kept when the training ends."
-        told.append(f"There are no samples from the energy model in the run directory.{when}")
+        missing.append(f"There are no samples from the energy model in the run directory.{when}")
     if stored.steps and not content["pseudo"]["truth"]:
-        told.append("The true classes of the pseudo-labelled images are not known: shown is how labels changed.")
-    return told
+        missing.append("The true classes of the pseudo-labelled images are unknown: shown is how labels changed.")
+    return missing
 
 
 def _facts(run: Run, sight: Sight | None) -> list[tuple[str, str]]:
     """What was trained on what."""
     settings = run.settings
-    network = f"WRN-{settings.model.depth}-{settings.model.width}"
+    network = settings.model.network
     facts = [("method", get_method(settings.method).title), ("pseudo-labels", settings.curriculum.pseudo_labels)]
     if sight:
         network += f", {count(sight.parameters)} parameters"

@@ -60,7 +60,7 @@ def curves(
     frame.x_axis("epoch", at=_whole_ticks(len(history)))
     legend = [(line.cls, line.name) for line in lines]
     if healed_at(history):
-        legend.append(("healed", "gone back here after a divergence"))
+        legend.append(("healed", "recovery from a divergence"))
     named = " and ".join(line.name for line in lines)
     return Chart(title, frame.drawing(f"{title}: {named} over {len(history)} epochs"), tuple(legend), note)
 
@@ -112,7 +112,7 @@ def reliability(bins: Sequence[dict[str, Any]], what: str) -> Chart:
             top.bar(x, (0, 1), "empty-bin", f"{where}: no images")
             continue
         right, said = each["accuracy"], each["confidence"]
-        words = f"{where}: {images} images, {100 * right:.1f} % right, {100 * said:.1f} % said"
+        words = f"{where}: {images} images, accuracy {100 * right:.1f} %, mean confidence {100 * said:.1f} %"
         top.bar(x, (0, min(right, said)), "fill a", words)
         if right != said:
             top.bar(x, (min(right, said), max(right, said)), "fill over" if said > right else "fill under", words)
@@ -126,8 +126,8 @@ def reliability(bins: Sequence[dict[str, Any]], what: str) -> Chart:
     bottom.add("text", "images", cls="tick", x=bottom.left - 6, y=bottom.bottom - 2, text_anchor="end")
     bottom.x_axis("confidence", percent)
     empty = sum(not each["images"] for each in bins)
-    legend = [("a", "accuracy"), ("over", "said more than was right: over-confident")]
-    legend += [("under", "was right more than said: under-confident"), ("ideal", "perfect")]
+    legend = [("a", "accuracy"), ("over", "over-confident")]
+    legend += [("under", "under-confident"), ("ideal", "perfect")]
     if empty:
         legend.append(("empty-bin", f"no images ({empty} of {len(bins)} bins)"))
     label = f"Reliability diagram of {what}: accuracy in {len(bins)} bins of confidence"
@@ -150,13 +150,13 @@ def risk(coverage: Floats, error: Floats, promised: Floats) -> Chart:
     frame.add("line", cls="ideal", x1=frame.left, x2=frame.right, y1=frame.y(error[-1]), y2=frame.y(error[-1]))
     frame.line(zip(coverage[start:].tolist(), promised[start:].tolist(), strict=True), "b")
     frame.line(zip(coverage[start:].tolist(), error[start:].tolist(), strict=True), "a")
-    frame.x_axis("share of the images it answers, most confident first", percent)
-    legend = (("a", "wrong answers"), ("b", "wrong answers by its own confidence"), ("ideal", "all images"))
-    return Chart("Wrong answers against how much it answers", frame.drawing("Risk against coverage"), legend)
+    frame.x_axis("coverage: share of images, most confident first", percent)
+    legend = (("a", "error rate"), ("b", "error rate expected from confidence"), ("ideal", "error rate on all images"))
+    return Chart("Error rate against coverage", frame.drawing("Risk against coverage"), legend)
 
 
 def confidences(values: Floats, what: str) -> Chart:
-    """How sure the model is, where nobody knows whether it is right."""
+    """Histogram of confidences, for images without labels."""
     counts, edges = np.histogram(values, bins=20, range=(0, 1))
     frame = Frame((0, 1), (0, max(1.0, 1.1 * counts.max())))
     frame.y_axis()
@@ -166,7 +166,7 @@ def confidences(values: Floats, what: str) -> Chart:
             frame.bar((float(low), float(high)), (0, count), "fill a", words)
     frame.upright(float(values.mean()), "limit", f"mean {100 * values.mean():.0f} %")
     frame.x_axis("confidence", percent)
-    return Chart(f"How sure it is of the {what}", frame.drawing(f"Histogram of confidences of {what}"), (("a", what),))
+    return Chart(f"Confidence on {what}", frame.drawing(f"Histogram of confidences of {what}"), (("a", what),))
 
 
 def energies(training: Floats | None, looked: Floats | None, what: str, limit: float | None) -> Chart | None:
@@ -200,7 +200,7 @@ def energies(training: Floats | None, looked: Floats | None, what: str, limit: f
         frame.upright(limit, "limit", "outliers from here")
     frame.x_axis("energy")
     note = (
-        "Low: much like the training images; high: unlike them. "
+        "Low: like the training images; high: unlike them. "
         "Images beyond the ends of the axis are counted in the first and last bar."
     )
     return Chart("Energies", frame.drawing(f"Histogram of energies of training images and {what}"), tuple(legend), note)
@@ -220,9 +220,9 @@ def _shares(values: Floats, edges: Floats, quantiles: bool) -> Floats:
 def steps(rows: Sequence[dict[str, Any]]) -> Chart | None:
     """Share of right pseudo-labels, and the share the model promised, step by step."""
     lines = [
-        ("right", "a", "right"),
-        ("confidence", "b", "by its own confidence"),
-        ("kept", "c", "as in the step before"),
+        ("right", "a", "accuracy"),
+        ("confidence", "b", "mean confidence"),
+        ("kept", "c", "unchanged since the step before"),
     ]
     lines = [line for line in lines if any(row[line[0]] is not None for row in rows)]
     if len(rows) < 2 or not lines:
@@ -237,7 +237,7 @@ def steps(rows: Sequence[dict[str, Any]]) -> Chart | None:
                 frame.add("circle", words, cls=f"dot {cls}", cx=frame.x(row["step"]), cy=frame.y(row[name]), r=3)
     frame.x_axis("curriculum step", at=[row["step"] for row in rows[:: -(-len(rows) // 10)]])
     legend = tuple((cls, words) for _, cls, words in lines)
-    return Chart("Pseudo-labels, step by step", frame.drawing("Shares of pseudo-labels by step", HEIGHT), legend)
+    return Chart("Pseudo-labels by step", frame.drawing("Shares of pseudo-labels by step", HEIGHT), legend)
 
 
 STYLE = """

@@ -19,7 +19,7 @@ from ebpl.inference.evaluate import Data, as_trained, check_own, load_for
 from ebpl.models import HybridModel
 from ebpl.models.predictions import Predictions, predict
 from ebpl.runs import Run
-from ebpl.runs.reader import WEIGHTS, leads_out
+from ebpl.runs.reader import WEIGHTS, Stored, leads_out
 
 MOST_PROBABILITIES = 5_000_000
 """So many are held at once; of more images times classes, every second, third ... image is looked at."""
@@ -72,10 +72,41 @@ class Sight:
     """What could not be looked at, and why."""
 
 
+@dataclass(frozen=True)
+class Context:
+    """What sections are made from: the files of a run, what its model says of images, whether it has a density."""
+
+    stored: Stored
+    sight: Sight | None
+    density: bool
+
+    @property
+    def measured(self) -> Seen | None:
+        """Images with known labels."""
+        return self.sight.measured if self.sight else None
+
+    @property
+    def looked(self) -> Seen | None:
+        """Images to find uncertain ones and outliers among."""
+        return self.sight.looked if self.sight else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.sight.classes if self.sight else ()
+
+    @property
+    def training_energies(self) -> NDArray[np.float64] | None:
+        """Quantiles of the energies of training images."""
+        if self.stored.energies is None and self.sight:
+            return self.sight.training_energies
+        return self.stored.energies
+
+
 def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: Done) -> Sight:
     """Load weights and images and look at them; the run's own images may be gone, given ones may not.
 
-    `need_energies`: the run has not told the energies of its training images.
+    `need_energies`: the run directory does not hold the energies of its training images.
     """
     model, description = _model(run)
     classes, chosen = tuple(description["classes"]), description["chosen"]
@@ -149,7 +180,7 @@ def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[S
             caveat = "The model was trained on these images, though without their labels."
             measured = replace(looked, caveat=caveat)
         return measured, looked
-    # labels that the model has learned by heart say nothing about it
+    # labels that the model was trained on say nothing about it
     hidden = Images(train.pixels, np.full(len(train), UNLABELED), train.paths)
     return measured, seen("training images", hidden)
 
@@ -162,7 +193,7 @@ def _counts(images: ImageSet, parts: Split) -> list[tuple[str, int]]:
 
 
 def _model(run: Run) -> tuple[HybridModel, dict[str, Any]]:
-    """The run's model, and what its file tells of it."""
+    """The run's model and its description."""
     if leads_out(run.path, WEIGHTS):
         raise RunError(f"{WEIGHTS} is a link that leads out of the run directory, so it was not read.")
     model, description = run.load_model()
@@ -180,7 +211,7 @@ def _own(run: Run, data_dir: Any) -> ImageSet:
 
 
 def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> Predictions:
-    """Predictions in pieces, so that someone can be told how far they are."""
+    """Predictions in pieces, so that progress can be shown."""
     found = []
     for start in range(0, len(images), CHUNK):
         found.append(predict(model, images.pixels[start : start + CHUNK], dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from ebpl.metrics import METRICS, by_bin, calibration, classification, in_words,
 from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
-from ebpl.reporting.report_data import Seen
+from ebpl.reporting.report_data import Context, Seen
 from ebpl.reporting.svg import data_uri
-from ebpl.runs.reader import Row, Step, Stored, finite
+from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -67,32 +67,30 @@ def direction(gap: float, images: int, variance: float) -> tuple[str, str]:
         )
     word = "over-confident" if gap > 0 else "under-confident"
     return word, (
-        f"It is {word}: on average it is {points(gap)} "
-        f"{'surer than it is right' if gap > 0 else 'less sure than it could be'}."
+        f"It is {word}: on average its confidence is {points(gap)} {'above' if gap > 0 else 'below'} its accuracy."
     )
 
 
 def calibration_error(probabilities: Floats, labels: Labels) -> str:
-    """The ECE in a sentence, beside the one that chance alone would give."""
+    """The ECE in a sentence, beside the one that chance would give."""
     error = expected_calibration_error(probabilities, labels)
     draws = int(np.clip(2_000_000 // max(1, len(labels)), 5, 100))
     chance = calibration_error_by_chance(probabilities.max(1), draws=draws)
     return (
-        f"The expected calibration error (ECE, 15 bins) is {percent(error)}: so far are confidence and accuracy apart, "
-        f"averaged over the bins. A model whose every confidence is true would show about {percent(chance)} on so many "
-        "images."
+        f"The expected calibration error (ECE, 15 bins) is {percent(error)}. A perfectly calibrated model would show "
+        f"about {percent(chance)} on this number of images."
     )
 
 
 def sure_ones(probabilities: Floats, labels: Labels) -> str:
-    """How often it is right when it is sure."""
+    """Accuracy at high confidence."""
     sure = probabilities.max(1) >= SURE
     if not sure.any():
-        return f"It is nowhere {percent(SURE, 0)} sure."
+        return f"No confidence reaches {percent(SURE, 0)}."
     right = float((probabilities.argmax(1) == labels)[sure].mean())
     return (
-        f"It is at least {percent(SURE, 0)} sure of {things(int(sure.sum()), 'image')} ({percent(sure.mean(), 0)} of "
-        f"all), and right on {percent(right)} of those."
+        f"Of {things(int(sure.sum()), 'image')} with a confidence of at least {percent(SURE, 0)} "
+        f"({percent(sure.mean(), 0)} of all), {percent(right)} are predicted right."
     )
 
 
@@ -124,7 +122,7 @@ def training(stored: Stored, density: bool) -> Section:
             images.capitalize(),
             history if density else [],
             [Line("energy_images", "a", "images"), Line("energy_samples", "b", "samples")],
-            note="Where the lines keep together, the sampler keeps pace with the energy model.",
+            note="Close lines mean that the sampler keeps up with the energy model.",
         ),
         charts.curves(
             "Learning rate", history, [Line("learning_rate", "a", "learning rate")] if _varies(history) else []
@@ -148,7 +146,7 @@ def _healed(event: dict[str, Any]) -> str:
     if event.get("reason"):
         text += f": {event['reason']}"
     if rate is not None and steps is not None:
-        text += f". Went on with learning rate {rate:.3g} and {steps:.0f} SGLD steps"
+        text += f". Continued with learning rate {rate:.3g} and {steps:.0f} SGLD steps"
     return text + "."
 
 
@@ -179,13 +177,13 @@ def stored_measures(stored: Stored) -> Section | None:
     found = {name: value for name in METRICS if (value := finite(metrics.get(name))) is not None}
     if not {"accuracy", "f_score", "ece", "images", "overconfidence"} <= found.keys() or found["images"] < 1:
         return None
-    bins = _stored_bins(stored.result.get("reliability"))
+    bins = reliability_bins(stored.result.get("reliability"))
     variance = sum(each["images"] * each["confidence"] * (1 - each["confidence"]) for each in bins if each["images"])
     word, sentence = direction(found["overconfidence"], int(found["images"]), variance)
     return {
         "what": "test images",
         "values": found,
-        "rows": [(METRICS[name].title, in_words(name, value)) for name, value in found.items()],
+        "rows": [(metric.title, in_words(name, found.get(name))) for name, metric in METRICS.items()],
         "interval": classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"])),
         "confidence": found["accuracy"] + found["overconfidence"],
         "direction": word,
@@ -194,22 +192,6 @@ def stored_measures(stored: Stored) -> Section | None:
         "risk": None,
         "coverages": [],
     }
-
-
-def _stored_bins(rows: Any) -> list[dict[str, Any]]:
-    """The bins of the reliability diagram that the run wrote; none where they are no such bins."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        return []
-    bins = []
-    for row in rows[:100]:
-        images, low, high = (finite(row.get(name)) for name in ("images", "above", "up_to"))
-        right, said = finite(row.get("accuracy")), finite(row.get("confidence"))
-        if images is None or low is None or high is None or not 0 <= low < high <= 1 or images < 0:
-            return []
-        if images and (right is None or said is None or not (0 <= right <= 1 and 0 <= said <= 1)):
-            return []
-        bins.append({"above": low, "up_to": high, "images": int(images), "accuracy": right, "confidence": said})
-    return bins if any(each["images"] for each in bins) else []
 
 
 def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
@@ -227,7 +209,7 @@ def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Sect
 
 
 def promises(seen: Seen) -> Section:
-    """How sure the model is, and what that promises, where nobody knows whether it is right."""
+    """Confidence and expected accuracy of unlabelled images."""
     said = -np.sort(-seen.predictions.confidences, kind="stable")
     rows = []
     for share in COVERAGES:
@@ -370,3 +352,29 @@ def looked_at(seen: Seen) -> str:
     what = seen.what if len(seen.images) != 1 else seen.what.replace("images", "image", 1)
     more = f", picked evenly from {count(seen.total)}" if seen.total > len(seen.images) else ""
     return f"{count(len(seen.images))} {what}{more}"
+
+
+def _measures(context: Context) -> Section | None:
+    """Accuracy and calibration, measured now, or else when the run ended."""
+    if context.measured:
+        return measures(*context.measured.truth, context.measured.what)
+    own = context.looked is None or context.looked.what == "test images"
+    return stored_measures(context.stored) if own else None
+
+
+def _promises(context: Context) -> Section | None:
+    return promises(context.looked) if context.looked and not context.measured and not _measures(context) else None
+
+
+SECTIONS: dict[str, Callable[[Context], Any]] = {
+    "measures": _measures,
+    "promises": _promises,
+    "training": lambda context: training(context.stored, context.density),
+    "classes": lambda context: by_class(context.measured, context.classes) if context.measured else None,
+    "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history),
+    "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
+    "uncertain": lambda context: uncertain(context.looked, context.classes) if context.looked else None,
+    "energy": lambda c: energy(c.looked, c.training_energies, c.classes) if c.density else None,
+    "samples": lambda context: samples(context.stored) if context.density else [],
+}
+"""Values for the template by name. A new section is an entry here, and its part of the template."""

@@ -113,7 +113,7 @@ class Frame:
             self.add("text", written(value), cls="tick", x=self.left - 6, y=y + 4, text_anchor="end")
 
     def line(self, points: Iterable[tuple[float, float | None]], cls: str) -> None:
-        """A line through points, with gaps where there is no value; a point alone is a dot."""
+        """A line through points, with gaps where there is no value; a single point is a dot."""
         for piece in _pieces(_thinned(list(points))):
             placed = [(self.x(x), self.y(y)) for x, y in piece]
             if len(placed) == 1:

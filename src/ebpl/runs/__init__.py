@@ -20,7 +20,7 @@ from ebpl.config import Settings
 from ebpl.config.compat import retired
 from ebpl.config.presets import STEP_SETTINGS, nested, write_toml
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
-from ebpl.io import write_bytes, write_failed, write_json, write_text
+from ebpl.io import free_path, write_bytes, write_failed, write_json, write_text
 from ebpl.models.weights import load_model
 from ebpl.rng import seeds_in_words
 from ebpl.runs.reader import (
@@ -54,7 +54,8 @@ class Run:
         self.data_name: str = self.source["name"]
         if gone := retired(settings):
             raise RunError(
-                f"{self.path} was trained with {', '.join(gone)}, which this version no longer has. Version 0.1 reads it."
+                f"{self.path} was trained with {', '.join(gone)}, which this version no longer has. Version 0.1 reads "
+                "it."
             )
         try:
             self.settings = Settings().changed(settings)
@@ -97,7 +98,7 @@ class Run:
     def create_for_seeds(
         cls, path: str | Path | None, settings: Settings, seeds: Sequence[int], data: ImageSet, source: dict[str, Any]
     ) -> list[Run]:
-        """New run directories `seed-N`, in a folder of their own, that differ in their seed alone."""
+        """New run directories `seed-N`, in one folder, that differ only in their seed."""
         every = [settings.changed(seed=seed) for seed in seeds]
         folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
         try:
@@ -108,9 +109,9 @@ class Run:
             raise
 
     def branch(self, path: str | Path, settings: Settings) -> Run:
-        """A new run that goes on with pseudo-labels where this one, finished without any, has stopped.
+        """A new run that continues with pseudo-labels where this one, finished without any, has stopped.
 
-        So runs that differ in their pseudo-labels alone share their initial training. It is resumed like any other.
+        So runs that differ only in their pseudo-labels share their initial training. It is resumed like any other.
         """
         free = {"curriculum.pseudo_labels", "curriculum.steps", "curriculum.epochs", *STEP_SETTINGS}
         mine, other = self.settings.to_dict(), settings.to_dict()
@@ -124,7 +125,7 @@ class Run:
             raise RunError(f"{self.path} is not finished. Continue it with: {resume_command([self])}")
         states = sorted(self.checkpoints.glob("epoch-*.pt"))
         if not states:
-            raise RunError(f"{self.path} has no checkpoint left to go on from.")
+            raise RunError(f"{self.path} has no checkpoint left to continue from.")
         path = Path(path)
         if path.exists():
             raise RunError(f"{path} exists already, and a run never overwrites anything.")
@@ -189,7 +190,7 @@ class Run:
             how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
             if data_dir is not None:
                 return self.load_data(load(source["path"], data_dir=data_dir, **how))
-            try:  # what is not in that folder any more is not downloaded to it: the run may be a stranger's
+            try:  # what is not in that folder any more is not downloaded to it: the run may be foreign
                 data = load(source["path"], data_dir=source.get("data_dir"), download="data_dir" not in source, **how)
             except DataError:
                 if "data_dir" not in source:
@@ -198,7 +199,7 @@ class Run:
         if data.fingerprint() != self.source.get("fingerprint"):
             raise RunError(
                 f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "
-                "cannot go on where it stopped. Put the old data back, or start a new run."
+                "cannot continue where it stopped. Put the old data back, or start a new run."
             )
         return data
 
@@ -234,7 +235,7 @@ class Run:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Hold the run for this process, and write its log into train.log."""
-        for entry in self.path.iterdir():  # in a stranger's run a link could lead anywhere
+        for entry in self.path.iterdir():  # in a foreign run a link could lead anywhere
             if entry.is_symlink():
                 raise RunError(f"{entry} is a link, and a run writes into its own folder alone. Replace it by a copy.")
         try:
@@ -252,18 +253,18 @@ class Run:
                 yield
             except WriteError as error:
                 log.error("%s", error)
-                raise WriteError(f"{error} Make room, then go on with: ebpl resume {self.path}") from error
+                raise WriteError(f"{error} Make room, then continue with: ebpl resume {self.path}") from error
             except EbplError as error:
                 log.error("%s", error)
                 raise
             except KeyboardInterrupt:
                 log.info("stopped from the keyboard")
-                raise KeyboardInterrupt(f"Stopped. Go on with: ebpl resume {self.path}") from None
+                raise KeyboardInterrupt(f"Stopped. Continue with: ebpl resume {self.path}") from None
             except Exception as error:
                 if not is_memory(error):
                     log.exception("stopped by an error that should not happen")
                     raise
-                message = f"There is not enough memory. {MEMORY_ADVICE} Go on with: ebpl resume {self.path}"
+                message = f"There is not enough memory. {MEMORY_ADVICE} Continue with: ebpl resume {self.path}"
                 log.error("%s", message)
                 raise EbplError(message) from error
             finally:
@@ -347,7 +348,7 @@ def seeds_folder(runs: Iterable[Run]) -> Path | None:
 
 
 def resume_command(runs: Sequence[Run]) -> str:
-    """What to type to go on with the unfinished ones of these runs."""
+    """The command that continues the unfinished ones of these runs."""
     unfinished = [run.path for run in runs if not run.finished]
     folder = seeds_folder(runs)
     if folder and set(unfinished) == {path for path in seed_folders(folder) if not Run(path).finished}:
@@ -373,20 +374,6 @@ def _new_folder(path: str | Path | None, data: ImageSet, settings: Settings, end
     except OSError as error:
         raise write_failed(path, error) from error
     return path
-
-
-def free_path(path: Path) -> Path:
-    """A new folder at this path, or with -2, -3 ... behind it if there is one already."""
-    for number in range(1, 100_000):
-        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
-        try:
-            candidate.mkdir(parents=True)
-            return candidate
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise write_failed(candidate, error) from error
-    raise RunError(f"No free name for a run at {path}.")
 
 
 def _safe(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of a run directory, read with suspicion: they may be a stranger's, of another version, or damaged.
+"""Files of a run directory, read with suspicion: they may be foreign, of another version, or damaged.
 
 What passes here can be used without looking again; what does not is a `RunError` with the file and what to do.
 """
@@ -61,7 +61,7 @@ def read_settings(path: Path) -> tuple[Object, Object]:
 def read_environment(path: Path) -> Object:
     """What a run was started on."""
     rules = {"threads": is_whole, "processes": is_whole, "runs_together": is_whole}
-    advice = "Put it back, or write {} into it to go on without what it told."
+    advice = "Put it back, or write {} into it to continue without it."
     return _read_json(path, {}, rules, advice)
 
 
@@ -76,17 +76,22 @@ def read_metrics(path: Path) -> Object:
     stored = _read_json(path, needed, allowed, advice)
     reason = wrong_entry(stored["chosen"], {"phase": is_text, "epoch": is_number, "by": is_text}, {})
     if stored["metrics"] is not None:
-        rule: Rule = lambda value: value is None or is_number(value)
-        reason = reason or wrong_entry(stored["metrics"], {"accuracy": is_number}, dict.fromkeys(METRICS, rule))
-        # a metric that came after the run is null
-        stored["metrics"] = {**dict.fromkeys(METRICS), **stored["metrics"]}
+        reason = reason or wrong_entry(
+            stored["metrics"], {"accuracy": is_number}, dict.fromkeys(METRICS, _is_number_or_null)
+        )
+        # a metric that came after the run is null, and one that nobody knows here is left out
+        stored["metrics"] = {name: stored["metrics"].get(name) for name in METRICS}
     for row in stored.get("reliability", ()):
         sides = dict.fromkeys(("above", "up_to", "images"), is_number)
-        means = dict.fromkeys(("accuracy", "confidence"), lambda value: value is None or is_number(value))
+        means = dict.fromkeys(("accuracy", "confidence"), _is_number_or_null)
         reason = reason or wrong_entry(row, {**sides, **means}, {})
     if reason:
         raise damaged(path, reason, advice)
     return modern_result(stored)
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or is_number(value)
 
 
 def _read_json(path: Path, needed: Mapping[str, Rule], allowed: Mapping[str, Rule], advice: str) -> Object:
@@ -140,7 +145,7 @@ class Stored:
 
     @property
     def healed(self) -> list[Row]:
-        """The divergences that were healed, as far as they are told: what happened, and where it went on."""
+        """The divergences that training recovered from, as far as they are recorded."""
         events = self.result.get("healed_divergences")
         if isinstance(events, list):
             return [event for event in events if isinstance(event, dict)]
@@ -163,7 +168,7 @@ def read(folder: Path) -> Stored:
 
 
 def finite(value: Any) -> float | None:
-    """A number that can be drawn, or None: files of strangers may hold anything."""
+    """A number that can be drawn, or None: foreign files may hold anything."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -304,3 +309,19 @@ def _step(number: int, rows: Iterator[dict[str, str]], before: dict[str, str]) -
         changed += before.get(image, label) != label
     mean = total / len(labels) if labels else None
     return Step(number, len(labels), mean, known, right, again, changed), labels
+
+
+def reliability_bins(rows: Any) -> list[dict[str, Any]]:
+    """The bins of the reliability diagram that the run wrote; none where they are no such bins."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return []
+    bins = []
+    for row in rows[:100]:
+        images, low, high = (finite(row.get(name)) for name in ("images", "above", "up_to"))
+        right, said = finite(row.get("accuracy")), finite(row.get("confidence"))
+        if images is None or low is None or high is None or not 0 <= low < high <= 1 or images < 0:
+            return []
+        if images and (right is None or said is None or not (0 <= right <= 1 and 0 <= said <= 1)):
+            return []
+        bins.append({"above": low, "up_to": high, "images": int(images), "accuracy": right, "confidence": said})
+    return bins if any(each["images"] for each in bins) else []

@@ -42,7 +42,7 @@ class Callback:
         """These are the weights to keep so far, and how they were chosen."""
 
     def checkpoint(self, epochs_done: int, state: dict[str, Any]) -> None:
-        """A state to be able to go on from."""
+        """A state that training can continue from."""
 
     def end(self) -> None:
         """Training is over, for whatever reason."""
@@ -83,7 +83,7 @@ class RunLog(Callback):
 
 
 class ProgressBar(Callback):
-    """Shows progress to whoever is watching."""
+    """Shows progress in the terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress

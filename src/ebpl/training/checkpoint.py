@@ -64,7 +64,7 @@ def load(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def trusted(state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[None]:
-    """To take up a state in: one that does not fit the run, or is a stranger's, becomes an error that says so.
+    """Restore a state inside this: one that does not fit the run becomes an error that says so.
 
     The true labels, the first `labeled` rows of the targets, must be those of the state.
     """

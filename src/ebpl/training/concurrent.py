@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 import torch
 
 AT_ONCE = 32
-"""PyTorch has so many streams; two trainings must not share one."""
+"""The number of streams that PyTorch has; two trainings must not share one."""
 
 Pieces = Generator[None, None, None]
 
@@ -48,13 +48,13 @@ class Training:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Keep the error alone: its traceback would keep the training's memory, which the others may need."""
+        """Keep only the error: its traceback would keep the training's memory, which the others may need."""
         self.error = error.with_traceback(None)
         error.__cause__ = error.__context__ = None
 
 
 def train_all(trainings: Sequence[Training], in_turns: bool, deadline: float = math.inf) -> None:
-    """Train all to their ends, in turns or one after the other; one that fails leaves the others alone.
+    """Train all to their ends, in turns or one after the other; one that fails does not affect the others.
 
     In turns, all are prepared before the first begins: capturing and benchmarking want the device for themselves. At
     the deadline, on the clock of `time.monotonic`, those that are going save their last finished epoch and end.

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class RankZeroFailed(RunError):
-    """The end of a process because the first one could not do its part, which that one tells."""
+    """Ends a process because rank zero failed, which reports the reason itself."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def _telling_of_lost_processes() -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise RunError(
-            "Another process of this training has ended or cannot be reached, so this one cannot go on. Start them all "
+            "Another process of this training has ended or cannot be reached, so this one cannot continue. Start them all "
             "again from the newest checkpoint with: ebpl resume RUN"
         ) from error
 
 
 def join(settings: Settings, terms: Sequence[LossTerm], devices: int | None = None, nodes: int | None = None) -> Ranks:
-    """This process among those that torchrun, SLURM or the command has started; alone if there is only one."""
+    """This process among those that torchrun, SLURM or the command has started; `ALONE` if there is only one."""
     here = place()
     given = devices is not None or nodes is not None
     if given and (devices or 1) * (nodes or 1) == 1:
@@ -165,8 +165,7 @@ def _joined(here: ProcessInfo, kind: str) -> Ranks:
             f"There are {here.devices} processes on this machine, but each sees {torch.cuda.device_count()} GPUs. "
             f"Start as many processes as there are GPUs, with all GPUs visible to each, or use --device cpu."
         )
-    local = here.index % here.devices
-    device = torch.device("cuda", local) if kind == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", _local_index(here)) if kind == "cuda" else torch.device("cpu")
     try:
         if here.slurm:
             _meet_in_slurm()
@@ -178,8 +177,14 @@ def _joined(here: ProcessInfo, kind: str) -> Ranks:
         raise RunError(f"The {here.count} processes of this training did not find each other: {error}") from error
     atexit.register(_part)
     if here.index:
-        logging.getLogger("ebpl").addHandler(logging.NullHandler())  # the first process tells
+        logging.getLogger("ebpl").addHandler(logging.NullHandler())  # rank zero reports
     return Ranks(here.count, here.index, device)
+
+
+def _local_index(here: ProcessInfo) -> int:
+    """The number of this process among those on its machine; SLURM may deal processes out in any order."""
+    told = os.environ.get("SLURM_LOCALID" if here.slurm else "LOCAL_RANK", "")
+    return int(told) if told.isdecimal() else here.index % here.devices
 
 
 def _part() -> None:
@@ -201,8 +206,8 @@ def first_host(names: str) -> str:
     >>> first_host("gpu[07-09,12],cpu3"), first_host("localhost")
     ('gpu07', 'localhost')
     """
-    found = re.match(r"([^\[,]+)(?:\[([0-9]+))?", names)
-    return f"{found[1]}{found[2] or ''}" if found else names
+    found = re.match(r"(?:[^\[,]|\[[^\]]*\])+", names)  # up to the first comma outside of brackets
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", found[0]) if found else names
 
 
 def predict_together(model: HybridModel, images: Tensor, dtype: torch.dtype, ranks: Ranks) -> Predictions:

@@ -1,4 +1,4 @@
-"""Divergence: noticed early, and answered by going back to a good state and going on more carefully."""
+"""Divergence: noticed early, and answered by going back to a good state and continuing more carefully."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Divergence:
         return widest_gap <= HEALTHY * self.max_gap
 
     def careful(self, settings: Settings) -> Settings:
-        """The settings to go on with: as given, or more careful once the run has recovered from a divergence.
+        """The settings to continue with: as given, or more careful once the run has recovered from a divergence.
 
         Divergence is a race that the sampler loses: the energies move faster than the chains can follow, or become so
         steep that a step overshoots. The penalty on squared energies bounds how far apart images and samples can be

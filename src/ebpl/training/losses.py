@@ -169,7 +169,7 @@ class Consistency(LossTerm):
 
 
 def classifier_terms(settings: Settings) -> list[LossTerm]:
-    """What a classifier alone learns from: cross-entropy and, if it has a weight, consistency."""
+    """The terms of a classifier without a density: cross-entropy and, if it has a weight, consistency."""
     terms: list[LossTerm] = [CrossEntropy(settings.data.mixup_probability)]
     chosen = settings.consistency
     if chosen.weight:
@@ -180,7 +180,7 @@ def classifier_terms(settings: Settings) -> list[LossTerm]:
 def energy_terms(settings: Settings) -> list[LossTerm]:
     """The energy model's likelihood, and the coupling of both heads.
 
-    Where outliers are rejected, the density is at first learned from the few labelled images alone, as weak views.
+    Where outliers are rejected, the density is at first learned from only the few labelled images, as weak views.
     """
     chosen = settings.energy
     density = Density(chosen.weight, chosen.penalty, chosen.center, bool(settings.curriculum.reject_outliers))

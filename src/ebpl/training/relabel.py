@@ -46,7 +46,7 @@ def phases(settings: Settings) -> list[Phase]:
 
 
 def lr_factor(settings: Settings, progress: float, updates: int) -> float:
-    """The factor of the learning rate after this fraction of a phase and so many updates since an initialisation.
+    """The factor of the learning rate after this fraction of a phase and `updates` since an initialisation.
 
     It rises linearly while the weights are fresh, and falls along half a cosine over the phase.
     """

@@ -1,4 +1,4 @@
-"""What a finished training tells of itself: its images, steps, curves and samples."""
+"""Summary of a finished training: its images, steps, curves and samples."""
 
 from __future__ import annotations
 

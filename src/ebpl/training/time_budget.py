@@ -15,7 +15,7 @@ from ebpl.training.relabel import phases
 from ebpl.training.trainer import Terms, Trainer
 
 MIN_UPDATES = 3
-"""At least so many updates are timed, however long they take."""
+"""Updates that are timed at least, however long they take."""
 MARGIN = 0.9
 """Part of the time that is planned with; machines have other things to do as well."""
 
@@ -35,7 +35,7 @@ class Timing:
 
 
 def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: float = 2.0) -> Timing:
-    """Train for about so many seconds, write nothing, and tell how long all of it would take."""
+    """Train for about this many seconds, write nothing, and estimate the time of the whole training."""
     begun = time.perf_counter()
     trainer = Trainer(settings, data, terms)
     if trainer.device.type == "cpu":  # a GPU is given many updates before it is looked at

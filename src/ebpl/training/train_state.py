@@ -195,7 +195,7 @@ class TrainState:
         return self._with_chains(snapshot, self.ranks.gather)
 
     def with_own_chains(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """What a checkpoint holds, with the chains of this process alone."""
+        """What a checkpoint holds, with only the chains of this process."""
         return self._with_chains(stored, lambda chains: chains[self.ranks.own(len(chains))])
 
     def _with_chains(self, stored: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:

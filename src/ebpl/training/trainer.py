@@ -1,4 +1,4 @@
-"""The trainer: a loop over phases, epochs and updates that changes a `TrainState` and tells its callbacks."""
+"""The trainer: a loop over phases, epochs and updates that changes a `TrainState` and calls callbacks."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Trainer:
             getattr(callback, event)(*values)
 
     def say(self, text: str) -> None:
-        """Tell whoever is listening."""
+        """Send a message to the callbacks."""
         self._tell("message", text)
 
     def introduction(self) -> list[str]:
@@ -142,9 +142,6 @@ class Trainer:
         )
         shown = [f"{name} {count}" for name, count in images.counts()["labelled"].items()]
         classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
-        network = (
-            f"{settings.model.backbone.replace('_', ' ')} of depth {settings.model.depth}, width {settings.model.width}"
-        )
         numbers = str(self.dtype).removeprefix("torch.")
         epochs = len(self.state.progress.history)
         return [
@@ -154,8 +151,8 @@ class Trainer:
             f"{' x '.join(map(str, data.shape))} in {len(data.classes)} classes; {chosen_by}",
             f"labels: {classes}",
             *self._holdout_lines(),
-            f"{settings.method}, {network}, {self.state.model.parameter_count():,} parameters, {numbers} on "
-            f"{self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
+            f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
+            f"{numbers} on {self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
             *([f"continuing after {epochs} epochs"] if epochs else []),
         ]
 
@@ -377,7 +374,7 @@ class Trainer:
         self.saved_at = time.monotonic()
 
     def _keep_weights(self) -> None:
-        """Hand the best weights so far to whoever keeps them."""
+        """Hand the best weights so far to the callbacks."""
         if self.state.progress.best:
             self._tell("weights", self.state.kept_weights(), self.chosen())
 

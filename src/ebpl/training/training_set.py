@@ -82,7 +82,7 @@ class TrainingSet:
 
     @property
     def hidden_labels(self) -> NDArray[np.int64]:
-        """The true labels of the unlabelled images, -1 where nobody knows them; never learned from."""
+        """The true labels of the unlabelled images, -1 where unknown; never learned from."""
         return self.data.train.labels[self.unlabeled_index]
 
     @property

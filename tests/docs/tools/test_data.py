@@ -1,4 +1,4 @@
-from docs.tools.data import benchmarks, endings
+from docs.tools.data import benchmarks, extensions
 from ebpl.data import BENCHMARK_NAMES
 
 
@@ -7,5 +7,5 @@ def test_every_benchmark_is_listed() -> None:
     assert "| `digits` | scikit-learn's digits | 10 | 5 | 1 200 | 597 |" in benchmarks()
 
 
-def test_endings_of_images_are_listed() -> None:
-    assert "`.png`" in endings()
+def test_extensions_of_images_are_listed() -> None:
+    assert "`.png`" in extensions()

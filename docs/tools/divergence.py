@@ -1,0 +1,33 @@
+"""How training recovers from divergence, from the constants that it uses."""
+
+from __future__ import annotations
+
+from docs.tools.text import table
+from ebpl.config import Settings
+from ebpl.training.divergence import CHECK_EVERY, CLIP, HEALTHY, PENALTY, RATE_FACTOR, SAMPLING_FACTOR
+
+
+def changes() -> str:
+    """What is changed when training recovers."""
+    rows = [
+        ["learning rate", f"times {RATE_FACTOR:g}", "every time"],
+        ["`sgld.steps`", f"times {SAMPLING_FACTOR:g}, rounded up", "every time"],
+        ["random numbers", "new ones", "every time"],
+        ["`sgld.clamp_samples`", "true", "from the first time on"],
+        ["`optim.gradient_clip`", f"at most {CLIP:g}", "from the first time on"],
+        ["`energy.penalty`", f"at least {PENALTY:g} times `energy.weight`", "from the first time on"],
+        ["`energy.center`", "`energy.weight` / (2 · `energy.penalty`)", "from the first time on"],
+    ]
+    return table(["what", "new value", "when"], rows)
+
+
+def limits() -> str:
+    """When training counts as diverged, with the default values."""
+    chosen = Settings().divergence
+    gap = chosen.max_energy_gap
+    return (
+        f"By default the losses are checked every {CHECK_EVERY} updates. Training counts as diverged when the mean "
+        f"energies of images and samples are more than {gap:g} apart (`divergence.max_energy_gap`), or when the loss "
+        f"is not a finite number. It goes back to a state in which the energies were at most {HEALTHY * gap:g} apart, and "
+        f"stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
+    )

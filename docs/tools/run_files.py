@@ -1,0 +1,100 @@
+"""The files of a run, their columns and entries.
+
+The descriptions are here, since the files cannot carry them. Tests train a run and fail where it holds a file, a column
+or an entry that is not described, or where a described one is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from docs.tools.text import code, table
+
+FILES = {
+    "settings.toml": "where the data came from (`[source]`), and every setting (`[settings]`, one table per group)",
+    "environment.json": "versions, commit, device, threads, command and start time",
+    "metrics.csv": "one row per epoch, see below",
+    "train.log": "messages with times: the data, each epoch, divergences and recoveries",
+    "pseudo_labels/step-N.csv": "the pseudo-labels of curriculum step N, the most confident first",
+    "pseudo_labels/outliers-N.csv": "images rejected as outliers in step N, with `curriculum.reject_outliers`",
+    "best.safetensors": "the selected weights; class names, image shape and architecture are in the file's metadata",
+    "test_metrics.json": "the result, see below; written last, so a run that has it is finished",
+    "details.npz": "arrays behind figures: predictions for the test images, samples, and the first step's selection",
+    "checkpoints/epoch-N-DIGEST.pt": "the two newest checkpoints",
+    "report.html": "written by `ebpl report`",
+    "model.onnx": "written by `ebpl export`",
+    "model_card.md": "written by `ebpl export`",
+    "tensorboard/": "the numbers of `metrics.csv` for TensorBoard, with `runtime.tensorboard`",
+    ".lock": "held by the process that trains, so that no second one trains the same run",
+}
+
+METRICS = {
+    "phase": "`initial`, or `step t of T`",
+    "epoch": "counted from 1 in each phase",
+    "loss": "mean of the total loss",
+    "cross_entropy": "its part from labels and pseudo-labels",
+    "energy_images": "mean energy of training images",
+    "energy_samples": "mean energy of the model's samples",
+    "energy_gap": "mean of the difference of the two, which grows when training diverges",
+    "coupling": "coupling of both heads, before its weight",
+    "consistency": "consistency loss, before its weight",
+    "mask_rate": "fraction of the predictions above the confidence threshold, which are used as targets",
+    "pseudo_labels": "images with a pseudo-label",
+    "pseudo_label_accuracy": "accuracy of the pseudo-labels, where the true classes are known",
+    "rejected": "unlabelled images rejected as outliers",
+    "validation_accuracy": "accuracy of the averaged weights, where there are validation images",
+    "validation_ece": "ECE with 15 bins on the same images",
+    "validation_confidence": "mean confidence on the same images",
+    "learning_rate": "at the last update",
+    "sgld_steps": "sampling steps for each update; more after a recovery",
+    "healed": "recoveries from divergence so far",
+    "seconds": "training time so far",
+}
+"""With EBPL and consistency. A method writes the columns of its loss terms: the baseline has no energies."""
+
+PSEUDO_LABELS = {
+    "image": "path below the data, or number",
+    "label": "predicted class",
+    "confidence": "probability of that class",
+    "truth": "true class, where it is known but hidden, as in benchmarks",
+    "p(CLASS)": "probability of each class",
+}
+
+RESULT = {
+    "metrics": "[metrics](metrics.md) of the selected weights on the test images; null where there are none",
+    "reliability": "15 bins of confidence with the number of images, their accuracy and mean confidence",
+    "chosen": "phase and epoch of the selected weights, and how they were selected",
+    "last": "metrics of the last averaged weights, which are selected without labels",
+    "images": "number of labelled (by class), unlabelled, validation and test images",
+    "check": "what the calibration holdout has shown (`curriculum.calibration_holdout`); null where there is none",
+    "pseudo_labels": "for each step: images with a pseudo-label, their accuracy if known, rejected images",
+    "curves": "some columns of `metrics.csv`, rounded",
+    "training_energies": "201 quantiles of the energies of training images, from which outliers are judged",
+    "seconds": "training time, without reading data and evaluation",
+    "healed_divergences": "where training diverged, why, and the learning rate and sampling steps after recovery",
+}
+
+PREDICTIONS = {
+    "image": "path of the file",
+    "label": "most probable class; empty below `--abstain-below`",
+    "confidence": "its probability",
+    "energy": "higher means less like the training images",
+    "outlier": "`yes` above the energy of `--outlier-quantile` of the training images; empty without a density",
+    "p(CLASS)": "probability of each class",
+    "problem": "why the image could not be read",
+}
+
+SUGGESTIONS = {
+    "rank": "1 is the most uncertain image",
+    "image": "path below the data, or number",
+    "label": "predicted class",
+    "confidence": "probability of that class",
+    "second_label": "second most probable class",
+    "second_confidence": "its probability",
+    "energy": "higher means less like the training images",
+}
+
+
+def described(entries: Mapping[str, str], head: str = "column") -> str:
+    """Names and their descriptions, as a table."""
+    return table([head, "content"], [[code(name), text] for name, text in entries.items()])

@@ -1,0 +1,25 @@
+from ebpl.config.presets import preset
+from experiments.grid import cells
+from experiments.overview import overview
+
+CHOSEN = cells("table1", ["digits"], [0, 1, 2, 5], preset("quick"))
+
+
+def record(place: int, commit: str | None = "abc", **result: object) -> dict[str, object]:
+    settings = CHOSEN[place].settings.to_dict()
+    return {"data": {"name": "digits"}, "settings": settings, "environment": {"commit": commit}, "result": result}
+
+
+def test_the_overview_counts_what_is_there_and_names_what_is_missing() -> None:
+    heads, *lines = overview(CHOSEN, [record(1)])
+    assert heads[-2:] == ["seeds there", "missing"]
+    assert lines[0] == ["digits", "EBPL", "none", "paper's", "1", "0, 2, 5"]
+    assert lines[1] == ["digits", "EBPL", "hard", "paper's", "0", "0-2, 5"]
+
+
+def test_runs_of_unknown_code_and_those_that_recovered_are_named() -> None:
+    there = [record(0, None), record(1, "abc-dirty"), record(2, None, healed_divergences=[{"epoch": 1}]), record(4)]
+    heads, first, second, *_ = overview(CHOSEN, there)
+    assert heads[-1] == "remarks"
+    assert first[-3:] == ["3", "5", "no commit: 0, 2; uncommitted changes: 1; recovered from divergence: 2"]
+    assert second[-3:] == ["1", "1-2, 5", ""]
