@@ -19,6 +19,7 @@ from experiments.reproduce import Reproduction
 from experiments.results_store import Record, load
 
 RETRIES = 5
+ROOT = Path(__file__).parents[1]
 
 
 def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) -> bool:
@@ -27,7 +28,9 @@ def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) ->
     Each task asks for `gpus` GPUs: one where the cluster has any and nothing else is said.
     """
     ray = _ray()
-    ray.init(address=None if address == "local" else address, log_to_driver=False, ignore_reinit_error=True)
+    runs, data_dir = work.runs.resolve(), work.data_dir.resolve() if work.data_dir else None
+    with contextlib.chdir(ROOT):  # workers import from where Ray was started
+        ray.init(address=None if address == "local" else address, log_to_driver=False, ignore_reinit_error=True)
     try:
         if gpus is None:
             gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
@@ -35,7 +38,7 @@ def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) ->
         waiting = {}
         work.leave_out_retired()
         for family in families([cell for cell in work.missing() if not cell.retired]):
-            waiting[task.remote(family, str(work.data_dir) if work.data_dir else None, str(work.runs))] = family
+            waiting[task.remote(family, str(data_dir) if data_dir else None, str(runs))] = family
         done = 0
         work.say(f"{len(waiting)} tasks for {len(work.missing())} missing cells")
         while waiting:

@@ -94,8 +94,7 @@ def found(cells: Sequence[Cell], records: Sequence[Record]) -> Found:
     pairs = []
     for cell in cells:
         own = alike.get((cell.data, cell.settings.method, cell.settings.seed), ())
-        if (record := next((record for record in own if cell.is_in(record)), None)) is not None:
-            pairs.append((cell, record))
+        pairs += [(cell, record) for record in own if cell.is_in(record)][:1]
     return pairs
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ebpl.config import Settings
 from ebpl.data import load
@@ -93,7 +94,7 @@ def tables(
 ) -> dict[str, str]:
     """Table 1 in all its forms, by file name."""
     datasets, methods = _datasets(cells), methods_of(cells)
-    shown = {"methods": methods, "metrics": metrics}
+    shown: dict[str, Any] = {"methods": methods, "metrics": metrics}
     made, parts = {}, []
     for which, title in SELECTIONS.items():
         entries = table.measured(cells, records, which)

@@ -99,7 +99,7 @@ def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "cho
         if result and result["metrics"]:
             key = (cell.settings.method, cell.settings.curriculum.pseudo_labels, cell.data)
             results.setdefault(key, []).append((result["metrics"], recovered(record)))
-    entries = {}
+    entries: Entries = {}
     for (method, kind, data), runs in results.items():
         own = averaged([metrics for metrics, _ in runs], sum(healed for _, healed in runs))
         entries |= {(name, method, kind, data): entry for name, entry in own.items()}

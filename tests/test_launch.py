@@ -55,7 +55,9 @@ def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         "torchrun below slurm",
     ],
 )
-def test_a_process_knows_its_place(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: ProcessInfo) -> None:
+def test_a_process_knows_its_place(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: ProcessInfo
+) -> None:
     given(monkeypatch, variables)
     assert place() == expected
     assert place().is_first == (expected.index == 0)

@@ -21,6 +21,7 @@ from ebpl.cli import main
 from ebpl.config.compat import RETIRED
 from ebpl.errors import RunError
 from ebpl.runs import Run
+from ebpl.training import checkpoint
 from tests.helpers import environment
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -112,6 +113,21 @@ def test_an_unfinished_run_ends_with_the_bits_of_the_version_that_began_it() -> 
         assert result["last"]["metrics"]["nll"] == LAST_NLL
         for name, digest in STEPS.items():
             assert hashlib.sha256((Path("run/pseudo_labels") / name).read_bytes()).hexdigest() == digest
+
+
+def test_a_checkpoint_of_a_moment_of_divergence_goes_back_to_the_last_good_one() -> None:
+    shutil.copytree(FIXTURES / "old_unfinished", "run")
+    (path,) = Path("run/checkpoints").iterdir()
+    state = torch.load(path, weights_only=True)
+    good = {name: value for name, value in state.items() if name not in ("guard", "seconds")}
+    path.unlink()
+    saved = checkpoint.save(path.parent, 1, {**state, "good": good})
+    loaded = checkpoint.load(saved.parent, print)
+    assert loaded is not None
+    last_good = loaded["last_good"]
+    assert last_good["tensors"].keys() == state["learner"]["tensors"].keys()
+    assert last_good["selected"] == state["chosen"]
+    assert ebpl.resume("run").finished
 
 
 def digest_of_weights(run: Path) -> str:

@@ -28,6 +28,6 @@ def limits() -> str:
     return (
         f"By default the losses are checked every {CHECK_EVERY} updates. Training counts as diverged when the mean "
         f"energies of images and samples are more than {gap:g} apart (`divergence.max_energy_gap`), or when the loss "
-        f"is not a finite number. It goes back to a state in which the energies were at most {HEALTHY * gap:g} apart, and "
-        f"stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
+        f"is not a finite number. It goes back to a state in which the energies were at most {HEALTHY * gap:g} apart, "
+        f"and stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
     )

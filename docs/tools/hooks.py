@@ -1,8 +1,8 @@
 """Hooks of MkDocs: fill pages with what is generated from code and results, and add figures.
 
 In a page, `<!-- generated: NAME -->` stands for a text of `GENERATED`, and `![...](../../reproduced/X.png)` for a
-figure of the repository, which is copied into the site. A code block may have a mark behind its language: `{not-run: why}`
-tells the tests not to run it and the reader why, `{interrupted}` tells the tests to interrupt it.
+figure of the repository, which is copied into the site. A code block may have a mark behind its language:
+`{not-run: why}` tells the tests not to run it and the reader why, `{interrupted}` tells the tests to interrupt it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def ablation_of_a_small_network(root: Path) -> str:
 
 
 def ablation_at_full_length(root: Path) -> str:
-    """The same with the preset as it is, on all datasets that it was measured on."""
+    """The same at the full length of the preset, on all datasets that it was measured on."""
     return _ablation(root, preset("best"), PAST_DATASETS)
 
 

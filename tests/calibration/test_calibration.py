@@ -82,7 +82,9 @@ def test_where_too_few_would_wait_none_does_and_that_is_told(a_class: int, waits
     chosen = quick(curriculum__calibration_holdout=0.2, epochs=1, pseudo_labels="none", validation_fraction=0.0)
     run = ebpl.train(data, chosen, run="run")
     told = Path("run/train.log").read_text()
-    assert (f"{a_class} of these labels are held out to check the calibration, and without steps stay so" in told) == waits
+    assert (
+        f"{a_class} of these labels are held out to check the calibration, and without steps stay so" in told
+    ) == waits
     assert (f"no labels are held out to check the calibration: that takes at least {MIN_HOLDOUT}" in told) != waits
     assert (run.metrics()["check"] is not None) == waits
 

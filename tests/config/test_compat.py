@@ -221,8 +221,7 @@ def old_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 def make_old(run: Run) -> None:
     """Rewrite the files of an unfinished run as version 0.1 wrote them."""
     flat = {OF_OLD.get(name, name): value for name, value in run.settings.to_dict().items() if name != "model.backbone"}
-    source = {name: value for name, value in run.source.items()}
-    (run.path / "settings.toml").write_text(write_toml({"data": source, "settings": {**flat, "guard_every": 10}}))
+    (run.path / "settings.toml").write_text(write_toml({"data": run.source, "settings": {**flat, "guard_every": 10}}))
     state = checkpoint.load(run.checkpoints, print)
     assert state is not None
     for path in run.checkpoints.iterdir():

@@ -234,7 +234,7 @@ def test_a_number_outside_of_its_range_is_refused_whatever_it_is(value: float) -
     if 0 <= value <= 1:
         assert setting.checked(value) == value
     else:
-        with pytest.raises(UsageError, match="between 0 and 1|a finite number"):
+        with pytest.raises(UsageError, match=r"between 0 and 1|a finite number"):
             setting.checked(value)
     assert setting.range == (0, 1)
     assert find("energy.center").range == (-math.inf, math.inf)

@@ -83,7 +83,9 @@ def written(text: str) -> Path:
 
 
 def test_a_file_of_groups_is_read() -> None:
-    path = written('seed = 3\nmethod = "ebpl"\n[sgld]\nsteps = 5\nclamp_samples = true\n[optim]\nlearning_rate = 1e-3\n')
+    path = written(
+        'seed = 3\nmethod = "ebpl"\n[sgld]\nsteps = 5\nclamp_samples = true\n[optim]\nlearning_rate = 1e-3\n'
+    )
     found = read_config(path)
     assert found == {
         "seed": 3,
@@ -110,7 +112,9 @@ def test_the_settings_of_a_run_are_read_from_its_own_file() -> None:
 
 
 def test_a_run_of_version_0_1_is_read_under_todays_names() -> None:
-    path = written('[data]\nname = "digits"\n[settings]\nsgld_steps = 5\nweight_average = 0.99\nguard_every = 10\nmix = 0.5\n')
+    path = written(
+        '[data]\nname = "digits"\n[settings]\nsgld_steps = 5\nweight_average = 0.99\nguard_every = 10\nmix = 0.5\n'
+    )
     assert read_config(path) == {"sgld.steps": 5, "optim.ema_decay": 0.99, "data.mixup_probability": 0.5}
 
 
@@ -133,7 +137,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
 
 
 def test_a_wrong_name_in_a_file_suggests_the_right_one() -> None:
-    with pytest.raises(UsageError, match="no setting 'sgld.step'. Did you mean sgld.steps"):
+    with pytest.raises(UsageError, match=r"no setting 'sgld\.step'\. Did you mean sgld\.steps"):
         ebpl.train(blobs(), preset="quick", config=written("[sgld]\nstep = 3\n"), run="run")
 
 

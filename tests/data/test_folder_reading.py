@@ -163,6 +163,7 @@ FOLDERS = {
     "gray of one size": [("L", (24, 16))] * 3,
     "gray of several sizes below 64": [("L", (24, 16)), ("L", (64, 64)), ("L", (7, 33))],
     "gray of several sizes around 64": [("L", (24, 16)), ("L", (65, 40)), ("L", (200, 131))],
+    "gray of one size up to 64": [("L", (64, 48))] * 3,
     "gray of one size above 64": [("L", (90, 70))] * 3,
     "gray and colour of one size": [("L", (24, 16)), ("RGB", (24, 16)), ("L", (24, 16))],
     "gray and colour around 64": [("L", (64, 64)), ("RGB", (90, 50)), ("L", (131, 67)), ("RGB", (10, 12))],

@@ -9,7 +9,7 @@ from tests.helpers import random_images
 def test_bytes_stay_as_they_are() -> None:
     images = random_images(5, 4, 6, 3)
     rows = images.reshape(5, -1)
-    scale = Scale.of(rows, (4, 6, 3), alone=False)
+    scale = Scale.of(rows, (4, 6, 3), by_column=False)
     assert (scale.pixels(rows) == images).all()
     assert (scale.pixels(rows.astype(np.float64)) == images).all()  # the same numbers in another type
 
@@ -20,26 +20,26 @@ def test_other_numbers_span_black_to_white(kind: str, low: int, high: int) -> No
     images = random_images(5, 3, 3)
     images[0, 0, :2] = 0, 255
     rows = (images.reshape(5, -1) / 255 * (high - low) + low).round().astype(kind)
-    assert (Scale.of(rows, (3, 3, 1), alone=False).pixels(rows)[..., 0] == images).all()
+    assert (Scale.of(rows, (3, 3, 1), by_column=False).pixels(rows)[..., 0] == images).all()
 
 
 def test_images_are_scaled_as_in_training_and_cut_off_beyond() -> None:
-    scale = Scale.of(np.array([[-1.0, 1.0]]), (1, 2, 1), alone=False)
+    scale = Scale.of(np.array([[-1.0, 1.0]]), (1, 2, 1), by_column=False)
     assert scale.pixels(np.array([[-5.0, 0.0], [1.0, 9.0]])).reshape(2, 2).tolist() == [[0, 128], [255, 255]]
 
 
 def test_features_that_are_no_image_are_scaled_one_by_one() -> None:
     rows = np.array([[0.0, 1000.0, 7.0], [1.0, 3000.0, 7.0], [0.5, 2000.0, 7.0]])
-    pixels = Scale.of(rows, (1, 3, 1), alone=True).pixels(rows).reshape(3, 3)
+    pixels = Scale.of(rows, (1, 3, 1), by_column=True).pixels(rows).reshape(3, 3)
     assert pixels.tolist() == [[0, 0, 0], [255, 255, 0], [128, 128, 0]]
 
 
 def test_any_number_of_rows_is_scaled_alike() -> None:
     rows = np.random.default_rng(0).normal(size=(10_000, 4))
-    scale = Scale.of(rows, (2, 2, 1), alone=False)
+    scale = Scale.of(rows, (2, 2, 1), by_column=False)
     assert (scale.pixels(rows)[::77] == scale.pixels(rows[::77])).all()
     with pytest.raises(DataError, match="too far apart"):
-        Scale.of(np.array([[-1e308, 1e308]]), (1, 2, 1), alone=False)
+        Scale.of(np.array([[-1e308, 1e308]]), (1, 2, 1), by_column=False)
 
 
 def test_the_shape_is_that_of_the_array_or_given_or_a_square() -> None:

@@ -12,7 +12,17 @@ from scipy.stats import entropy
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 import ebpl
-from ebpl.metrics import METRICS, Metric, accuracy_at_coverage, as_number, by_bin, in_words, measure, register_metric, spread
+from ebpl.metrics import (
+    METRICS,
+    Metric,
+    accuracy_at_coverage,
+    as_number,
+    by_bin,
+    in_words,
+    measure,
+    register_metric,
+    spread,
+)
 from ebpl.runs import Run
 from ebpl.runs.reader import TEST_METRICS, WEIGHTS
 from ebpl.terminal import measures_table, seeds_table
@@ -73,7 +83,9 @@ def test_every_metric_is_what_its_name_says() -> None:
         "classwise_ece": np.mean(of_classes),
         "overconfidence": said.mean() - accuracy_score(labels, answers),
         "nll": log_loss(labels, probabilities),
-        "brier": np.mean([np.sum((row - np.eye(4)[label]) ** 2) for row, label in zip(probabilities, labels, strict=True)]),
+        "brier": np.mean(
+            [np.sum((row - np.eye(4)[label]) ** 2) for row, label in zip(probabilities, labels, strict=True)]
+        ),
         "aurc": np.mean([wrong[:k].mean() for k in range(1, 301)]),
     }
     measured = measure(probabilities, labels)
@@ -94,7 +106,9 @@ def test_units_and_directions_are_those_of_each_metric() -> None:
 
 def test_the_spread_is_that_of_a_sample_and_leaves_out_what_one_result_lacks() -> None:
     values = [0.5, 0.75, 0.6]
-    results: list[dict[str, float | None]] = [{"accuracy": value, "ece": value if value > 0.5 else None} for value in values]
+    results: list[dict[str, float | None]] = [
+        {"accuracy": value, "ece": value if value > 0.5 else None} for value in values
+    ]
     assert spread(results) == {"accuracy": pytest.approx((np.mean(values), np.std(values, ddof=1)))}
     assert spread([{"accuracy": 0.5}]) == {"accuracy": (0.5, 0.0)}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ebpl
-from ebpl.config.presets import preset
 from ebpl.config import Settings
+from ebpl.config.presets import preset
 from ebpl.errors import RunError, UsageError
 from ebpl.launch import ProcessInfo
 from ebpl.methods import get_method
@@ -176,7 +176,7 @@ def test_processes_find_each_other_without_lightning(ranks: list[dict[str, Any]]
 def test_a_process_that_is_not_told_where_to_meet_says_so(two_there: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(RunError, match="The 2 processes of this training did not find each other: .*MASTER_ADDR"):
+    with pytest.raises(RunError, match=r"The 2 processes of this training did not find each other: .*MASTER_ADDR"):
         join(quick(device="cpu"))
 
 

@@ -65,7 +65,9 @@ def test_a_training_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_epochs_are_shortened_until_all_phases_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = quick(epochs=6, curriculum__steps=2, curriculum__epochs=2, pseudo_labels="soft", optim__warmup_updates=1000)
+    settings = quick(
+        epochs=6, curriculum__steps=2, curriculum__epochs=2, pseudo_labels="soft", optim__warmup_updates=1000
+    )
     measured(monkeypatch, update=0.1, beside=2.0, updates=10 * 50)
     fitted, timing = fit_to_time(settings, 20.0)
     assert timing.seconds == pytest.approx(52)

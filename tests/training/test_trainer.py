@@ -254,7 +254,9 @@ def test_no_label_of_a_test_or_validation_image_has_an_effect_on_the_last_weight
         training.train()
     assert last_state(permuted_test) == last_state(permuted_validation) == last_state(fixed)
     assert without_validation(permuted_validation) == without_validation(fixed)
-    told = [[row["validation_accuracy"] for row in each.state.progress.history] for each in (fixed, permuted_validation)]
+    told = [
+        [row["validation_accuracy"] for row in each.state.progress.history] for each in (fixed, permuted_validation)
+    ]
     assert told[0] != told[1], "the labels of validation images were changed without anybody looking at them"
     best = [each.state.progress.best for each in (fixed, permuted_test)]
     assert (best[0]["phase"], best[0]["epoch"]) == (best[1]["phase"], best[1]["epoch"])

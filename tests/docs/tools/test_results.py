@@ -1,8 +1,14 @@
+import re
+import shlex
 from pathlib import Path
 
 from docs.tools import results
 from docs.tools.results import _cells
+from ebpl.cli.options import changes
+from ebpl.config.presets import preset
 from ebpl.io import write_json
+from experiments.__main__ import build_parser
+from experiments.ablation import SMALL
 from experiments.output import tables
 from experiments.results_store import load
 
@@ -85,3 +91,11 @@ def test_what_was_explored_is_shown_side_by_side_under_todays_names() -> None:
         "| `data.mixup_probability` 0.5, 12,288 updates | 83.4 / 7.0 (validation images) | 83.4 / 7.0 (validation "
         "images) |",
     ]
+
+
+def test_the_command_of_the_small_ablation_gives_the_settings_of_its_table() -> None:
+    page = (ROOT / "docs/explanation/improvements.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^python -m experiments (ablation --preset .*)$", page, re.MULTILINE)
+    options = build_parser().parse_args(shlex.split(line))
+    assert preset(options.preset, changes(options)) == preset("best", SMALL)
+    assert options.datasets == ["blood"]

@@ -1,4 +1,4 @@
-"""A run directory from a stranger: whatever is in it, the answer is a line, nothing is executed, nothing is lost."""
+"""A run directory that is not to be trusted: any damage is one line, nothing in it is executed, nothing is lost."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.helpers import class_folders, quick
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stranger")
+    folder = tmp_path_factory.mktemp("untrusted")
     class_folders(folder / "pets")
     ebpl.train(folder / "pets", quick(epochs=2, curriculum__steps=1), run=folder / "run")
     return folder
@@ -52,8 +52,9 @@ def described(**changes: object) -> Callable[[Path], None]:
 
     def damage(run: Path) -> None:
         _, description = load_model(run / "best.safetensors")
-        for name, value in changes.items():
-            (description["architecture"] if name in description["architecture"] else description)[name] = value
+        built = description["architecture"]
+        for place in (description, built, built["options"]):
+            place.update({name: value for name, value in changes.items() if name in place})
         save_file(load_file(run / "best.safetensors"), run / "best.safetensors", {"ebpl": json.dumps(description)})
 
     return damage
@@ -131,7 +132,7 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, capsys) -> None:
         def __reduce__(self):
             return (os.system, ("touch harmed",))
 
-    for content in (pickle.dumps(Harm()), saved({"learner": Harm()})):
+    for content in (pickle.dumps(Harm()), saved({"tensors": Harm()})):
         as_checkpoint(run, content)
         assert main(["resume", "run"]) == RunError.exit_code
         assert "is damaged" in capsys.readouterr().err
@@ -142,27 +143,29 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, capsys) -> None:
 def test_a_checkpoint_of_another_shape_or_none_is_a_line(run: Path, capsys) -> None:
     (newest,) = sorted((run / "checkpoints").glob("*.pt"))[-1:]
     state = torch.load(newest, weights_only=True)
+    old = {name: state[name] for name in state.keys() - {"tensors", "ema_updates", "divergence"}}
+    old |= {"learner": {"tensors": state["tensors"], "averaged_updates": state["ema_updates"]}, "guard": {"tries": "x"}}
     others = [
         [1, 2],
         {},
         {**state, "history": "long"},
-        {**state, "guard": {"tries": "x"}},
-        {**state, "guard": {}},
+        {**state, "divergence": {"retries": "x"}},
+        {**state, "divergence": {}},
         {**state, "targets": torch.zeros(1)},
-        {**state, "good": {"targets": state["targets"]}},
-        {**state, "learner": {**state["learner"], "tensors": {}}},
-        {
-            **state,
-            "learner": {**state["learner"], "tensors": dict.fromkeys(state["learner"]["tensors"], torch.zeros(5))},
-        },
+        {**state, "last_good": {"targets": state["targets"]}},
+        {**state, "tensors": {}},
+        {**state, "tensors": dict.fromkeys(state["tensors"], torch.zeros(5))},
+        {"learner": 3},
+        {"learner": {}, "good": "bad", "guard": 4, "history": [5]},
+        old,
+        {**old, "guard": {}},
+        {**old, "learner": {"tensors": {}, "averaged_updates": 0}},
     ]
     for other in others:
         as_checkpoint(run, saved(other))
         assert main(["resume", "run"]) == RunError.exit_code
         line = capsys.readouterr().err.strip().splitlines()[-1]
-        assert line.startswith("ebpl: The newest checkpoint in run/checkpoints does not fit this run") or (
-            "another shape" in line
-        )
+        assert line.startswith("ebpl: The newest checkpoint does not fit this run") or "another shape" in line
         (run / "test_metrics.json").touch()
 
 
@@ -178,7 +181,7 @@ def test_a_missing_environment_is_a_line_and_predictions_need_none(run: Path, ca
     assert main(["resume", "run"]) == 0
 
 
-@pytest.mark.parametrize("name", [".lock", "train.log", "checkpoints", "pseudo_labels", "reliability.png"])
+@pytest.mark.parametrize("name", [".lock", "train.log", "checkpoints", "pseudo_labels", "details.npz"])
 def test_links_in_a_run_lead_nothing_outside(run: Path, capsys, name: str) -> None:
     (run / "test_metrics.json").unlink()
     target = Path("outside")
@@ -194,7 +197,7 @@ def test_links_in_a_run_lead_nothing_outside(run: Path, capsys, name: str) -> No
     assert {path: path.read_bytes() for path in [target, *target.rglob("*")] if path.is_file()} == before
 
 
-def test_a_strangers_data_folder_is_not_downloaded_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_that_a_run_names_is_not_downloaded_to(monkeypatch: pytest.MonkeyPatch) -> None:
     from ebpl.data import benchmarks
     from ebpl.runs import Run
     from tests.helpers import blobs
