@@ -3,7 +3,7 @@ import torch
 
 from ebpl import devices
 from ebpl.config.presets import preset
-from ebpl.devices import choose_device, choose_dtype, describe_environment, threads
+from ebpl.devices import choose_device, choose_dtype, describe_environment, device_and_dtype, threads
 from ebpl.errors import UsageError
 
 
@@ -23,6 +23,25 @@ def test_the_device_asked_for_is_taken_or_refused() -> None:
         assert choose_device(preset("standard").runtime).type == "cpu"
         with pytest.raises(UsageError, match="no GPU here"):
             choose_device(preset("standard", device="cuda").runtime)
+
+
+def test_a_gpu_run_predicts_on_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    runtime = preset("standard", device="cuda").runtime
+    assert device_and_dtype(runtime) == (torch.device("cpu"), torch.float32)
+    wanted = preset("standard", device="cuda", runtime__dtype="bfloat16").runtime
+    assert device_and_dtype(wanted) == (torch.device("cpu"), torch.bfloat16)
+
+
+def test_a_process_that_parted_from_others_uses_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    for own in (1, 2, None):  # there is no third GPU
+        monkeypatch.setattr(devices, "own_gpu", lambda own=own: own)
+        assert choose_device(preset("standard").runtime) == torch.device("cuda")
+    assert used == [1]
 
 
 def test_the_environment_names_what_a_result_depends_on() -> None:

@@ -1,72 +1,37 @@
-"""Both convolution kernels, conv3x3 and conv_general, against their definition, on a Hopper GPU (make test-gpu)."""
+"""The kernels for Hopper GPUs as a whole (make test-gpu)."""
 
-from typing import Any
+import inspect
 
 import pytest
 import torch
 
 from ebpl.kernels import reference
+from tests.kernels.on_gpu import NEEDS_HOPPER, close, convolutions, numbers
 
-HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="PyTorch sees no Hopper GPU here")]
-
-
-def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to("cuda", dtype)
+pytestmark = NEEDS_HOPPER
 
 
-def close(found: torch.Tensor | None, expected: torch.Tensor | None) -> None:
-    if expected is None:
-        assert found is None
-        return
-    assert found is not None
-    assert found.shape == expected.shape
-    assert found.is_contiguous()
-    scale = expected.float().abs().max()
-    assert ((found.float() - expected.float()).abs().max() / scale).item() < 0.02
-
-
-SHAPES = [(64, 32, 16, 160), (6, 16, 64, 64), (5, 28, 32, 32), (7, 14, 64, 128), (5, 7, 128, 128), (4, 8, 640, 640)]
-
-
-@pytest.mark.parametrize(("images", "size", "inputs", "outputs"), SHAPES)
-@pytest.mark.parametrize(
-    "case",
-    [
-        {"taps": 9, "bias": True, "active": True},
-        {"taps": 9, "bias": True, "residual": True, "activated": True, "raw": True, "active": True},
-        {"taps": 9, "back": True, "sign": True, "residual": True, "raw": True, "sums": True},
-        {"taps": 1, "bias": True, "raw": True},
-        {"taps": 1, "back": True, "raw": True},
-        {"taps": 9, "stride": 2, "bias": True, "active": True},
-        {"taps": 1, "stride": 2, "bias": True, "raw": True},
-        {"taps": 1, "stride": 2, "back": True, "raw": True},
-        {"taps": 9, "stride": 2, "back": True, "sign": True, "residual": True, "raw": True, "sums": True},
-    ],
-)
-def test_convolution_and_what_follows_it(
-    images: int, size: int, inputs: int, outputs: int, case: dict[str, Any]
-) -> None:
+def test_each_kernel_takes_what_its_definition_takes() -> None:
     from ebpl.kernels import hopper
 
-    options = dict(case)
-    taps, stride, back = options.pop("taps"), options.get("stride", 1), options.get("back", False)
-    if stride == 2 and not back and size % 2:
-        pytest.skip("odd sizes are not halved")
-    x, weight = numbers(images, size, size, inputs), numbers(outputs, taps, inputs) / (inputs * taps) ** 0.5
-    result = size // 2 if stride == 2 and not back else size * 2 if stride == 2 and taps == 9 else size
-    residual_size = size if back else result
-    if options.pop("bias", False):
-        options["bias"] = numbers(outputs, dtype=torch.float32)
-    if options.pop("sign", False):
-        options["sign"] = numbers(images, result, result, outputs)
-    if options.pop("residual", False):
-        options["residual"] = numbers(images, residual_size, residual_size, outputs, seed=1)
-    sums = options.pop("sums", False)
-    found_sums, expected_sums = (torch.ones(outputs, device="cuda") if sums else None for _ in range(2))
-    found = hopper.convolve(x, weight, sums=found_sums, **options)
-    expected = reference.convolve(x.float(), weight.float(), sums=expected_sums, **options)
+    assert hopper.supported()
+    for name in ("convolve", "stem", "stem_back", "pool", "spread", "head_gradient"):
+        ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (hopper, reference))
+        assert [each for each in ours if each != "tile"] == list(theirs), name
+
+
+def test_both_convolution_kernels_are_chosen_from() -> None:
+    assert len(convolutions(by_rows=True)) > 5
+    assert len(convolutions(by_rows=False)) > 20
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_only_what_is_asked_for_is_computed(raw: bool) -> None:
+    from ebpl.kernels import hopper
+
+    x, weight = numbers(6, 16, 16, 64), numbers(64, 9, 64) / 24
+    found = hopper.convolve(x, weight, raw=raw, active=not raw)
+    expected = reference.convolve(x.float(), weight.float(), raw=raw, active=not raw)
     for one, other in zip(found, expected, strict=True):
         close(one, other)
-    if found_sums is not None and expected_sums is not None:
-        torch.testing.assert_close(found_sums, expected_sums, rtol=0.01, atol=0.02 * float(expected_sums.abs().max()))
+    assert found[0 if raw else 1].dtype == torch.bfloat16

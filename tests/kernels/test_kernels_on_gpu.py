@@ -5,9 +5,9 @@ import torch
 
 from ebpl.kernels import FastNetwork, fast_network
 from tests.helpers import architecture
-from tests.kernels.test_hopper_on_gpu import HOPPER
+from tests.kernels.on_gpu import NEEDS_HOPPER
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="PyTorch sees no Hopper GPU here")]
+pytestmark = NEEDS_HOPPER
 
 
 class Pass:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ebpl.kernels import reference
-from tests.kernels.test_hopper_on_gpu import HOPPER, close, numbers
+from tests.kernels.on_gpu import NEEDS_HOPPER, close, numbers
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="PyTorch sees no Hopper GPU here")]
+pytestmark = NEEDS_HOPPER
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -127,6 +127,15 @@ def test_with_validation_the_best_epoch_is_kept_without_it_the_last() -> None:
     assert description["chosen"] == {"phase": "initial", "epoch": 3, "by": "last epoch"}
 
 
+def test_of_epochs_that_validate_alike_the_first_is_kept() -> None:
+    changes = {"learning_rate": 0.0, "epochs": 3, "validation_fraction": 0.3, "labels_per_class": 4}
+    training = trainer_of(quick(pseudo_labels="none", **changes), blobs(unlabeled=False))
+    training.train()
+    progress = training.state.progress
+    assert len({row["validation_accuracy"] for row in progress.history}) == 1
+    assert progress.best["epoch"] == 1
+
+
 # --- which weights, which images, which labels ----------------------------------------------------------------------
 
 VALIDATED = {

@@ -81,10 +81,10 @@ def modern_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_gap(row: dict[str, Any]) -> dict[str, Any]:
     """A row of an epoch with the energy gap, which version 0.1 did not write down."""
-    energies = [row.get("energy_images"), row.get("energy_samples")]
-    if "energy_gap" in row or not all(isinstance(energy, float) for energy in energies):
+    images, samples = row.get("energy_images"), row.get("energy_samples")
+    if "energy_gap" in row or not isinstance(images, float) or not isinstance(samples, float):
         return row
-    return {**row, "energy_gap": energies[0] - energies[1]}
+    return {**row, "energy_gap": images - samples}
 
 
 def modern_result(result: Mapping[str, Any]) -> dict[str, Any]:

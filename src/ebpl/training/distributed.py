@@ -114,8 +114,8 @@ def _telling_of_lost_processes() -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise RunError(
-            "Another process of this training has ended or cannot be reached, so this one cannot continue. Start them all "
-            "again from the newest checkpoint with: ebpl resume RUN"
+            "Another process of this training has ended or cannot be reached, so this one cannot continue. Start them "
+            "all again from the newest checkpoint with: ebpl resume RUN"
         ) from error
 
 

@@ -1,0 +1,16 @@
+"""The convolution kernel of any other layer, against its definition, on a Hopper GPU (make test-gpu)."""
+
+from typing import Any
+
+import pytest
+
+from tests.kernels.on_gpu import NEEDS_HOPPER, check_convolution, convolutions
+
+pytestmark = NEEDS_HOPPER
+
+
+@pytest.mark.parametrize(("images", "size", "inputs", "outputs", "case"), convolutions(by_rows=False))
+def test_a_convolution_and_what_follows_it_are_as_defined(
+    images: int, size: int, inputs: int, outputs: int, case: dict[str, Any]
+) -> None:
+    check_convolution(images, size, inputs, outputs, case)
