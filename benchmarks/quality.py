@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebpl.inference.model_card import markdown_table
 from ebpl.metrics import spread
+from ebpl.terminal import markdown_table
 from experiments.readme import between
 from experiments.results_store import DIVERGENCE, Record, identity, load, recovered
 from experiments.table import PAPER_METRICS, title_of

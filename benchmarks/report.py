@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks import quality
 from benchmarks.figure import SWEEPS, draw, sweep
 from benchmarks.record import Record, Row, load
-from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
+from ebpl.terminal import markdown_table
 from experiments.readme import between
 
 BEGIN, END = "<!-- benchmarks -->", "<!-- end: benchmarks -->"

@@ -10,7 +10,7 @@ from ebpl.config import Settings
 from ebpl.config.compat import RETIRED
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.inference.model_card import markdown_table
+from ebpl.terminal import markdown_table
 from experiments.grid import Cell, found
 from experiments.overview import seeds_there
 from experiments.results_store import Record, recovered
@@ -30,32 +30,35 @@ SMALL: dict[str, Any] = {
     "optim.updates_per_epoch": 48,
 }
 """A network and a schedule for a CPU, without the consistency loss, which is too much for both."""
-AS_IT_IS = "as it is"
+AS_IT_IS = "unchanged"
 VARIANTS: dict[str, dict[str, Any]] = {
     AS_IT_IS: {},
-    "no agreement of views": {"consistency.weight": 0.0},
-    "agreement with confident classes alone": {
+    "no consistency": {"consistency.weight": 0.0},
+    "consistency with hard targets above 0.95": {
         "consistency.confidence_threshold": 0.95,
         "consistency.temperature": 0.0,
     },
-    "agreement counts a third": {"consistency.weight": 1.0},
-    "agreement of half as many images": {"consistency.batch_size": 128},
-    "strong views in milder colours": {"data.color_jitter": 0.4},
-    "strong views in the same colours": {"data.color_jitter": 0.0},
-    "no images mixed": {"data.mixup_probability": 0.0},
-    "all images mixed": {"data.mixup_probability": 1.0},
-    "images with pseudo-labels not mixed": {"mixed": "labeled"},
-    "not mixed and sharpened less": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 0.9},
-    "not mixed and not sharpened": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 1.0},
-    "true labels as they come": {"curriculum.labeled_batch_fraction": 0.0},
+    "consistency weight 1": {"consistency.weight": 1.0},
+    "consistency batch 128": {"consistency.batch_size": 128},
+    "color jitter 0.4": {"data.color_jitter": 0.4},
+    "no color jitter": {"data.color_jitter": 0.0},
+    "no mixup": {"data.mixup_probability": 0.0},
+    "mixup of all images": {"data.mixup_probability": 1.0},
+    "mixup of true labels only": {"mixed": "labeled"},
+    "mixup of true labels only, temperature 0.9": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 0.9},
+    "mixup of true labels only, temperature 1": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 1.0},
+    "no fixed fraction of true labels": {"curriculum.labeled_batch_fraction": 0.0},
     "half of a batch with true labels": {"curriculum.labeled_batch_fraction": 0.5},
-    "no labels wait": {"curriculum.calibration_holdout": 0.0},
-    "pseudo-labels not sharpened": {"curriculum.pseudo_label_temperature": 1.0},
-    "pseudo-labels sharpened more": {"curriculum.pseudo_label_temperature": 0.6},
+    "no calibration holdout": {"curriculum.calibration_holdout": 0.0},
+    "pseudo-label temperature 1": {"curriculum.pseudo_label_temperature": 1.0},
+    "pseudo-label temperature 0.6": {"curriculum.pseudo_label_temperature": 0.6},
     "hard pseudo-labels": {"curriculum.pseudo_labels": "hard"},
     "no pseudo-labels": {"curriculum.pseudo_labels": "none"},
-    "the most confident of all classes": {"curriculum.selection": "all"},
-    "of all classes and sharpened more": {"curriculum.selection": "all", "curriculum.pseudo_label_temperature": 0.6},
+    "selection over all classes": {"curriculum.selection": "all"},
+    "selection over all classes, temperature 0.6": {
+        "curriculum.selection": "all",
+        "curriculum.pseudo_label_temperature": 0.6,
+    },
     "twice as many steps of half the length": {
         "curriculum.steps": lambda base: 2 * base.curriculum.steps,
         "curriculum.epochs": lambda base: base.curriculum.epochs // 2,
@@ -65,24 +68,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as long as the preset": {name: PRESETS["best"][name] for name in SHORT},
     "no augmentation": {"data.augment": "none"},
     "shifts of two pixels": {"data.max_shift": 2},
-    "half of the images seen strongly": {"strong": 0.5},
-    "no average of the weights": {"optim.ema_decay": 0.0},
-    "a rate that falls": {"optim.final_lr_factor": 0.1},
+    "strong augmentation of half of the classified images": {"strong": 0.5},
+    "no weight averaging": {"optim.ema_decay": 0.0},
+    "cosine learning rate": {"optim.final_lr_factor": 0.1},
     "no warm-up": {"optim.warmup_updates": 0},
-    "gradients not clipped": {"optim.gradient_clip": 0.0},
-    "energies count five times": {"energy.weight": 1.0, "energy.penalty": 0.5},
-    "energies do not count": {
+    "no gradient clipping": {"optim.gradient_clip": 0.0},
+    "energy weight 1": {"energy.weight": 1.0, "energy.penalty": 0.5},
+    "energy weight 0": {
         "energy.weight": 0.0,
         "energy.penalty": 0.0,
         "energy.coupling_weight": 0.0,
         "divergence.max_energy_gap": 1e9,  # what nothing holds may go where it likes, and is no divergence
     },
-    "energies around 0": {"energy.center": 0.0},
-    "energies around 2": {"energy.center": 2.0},
+    "energy centre 0": {"energy.center": 0.0},
+    "energy centre 2": {"energy.center": 2.0},
     "1 sampling step": {"sgld.steps": 1},
     "20 sampling steps": {"sgld.steps": 20},
     "ten times the coupling": {"energy.coupling_weight": 0.01},
-    "the classifier alone": {"method": "curriculum-labeling"},
+    "curriculum labelling": {"method": "curriculum-labeling"},
     "no energy model": {"method": "ebpl-without-energy"},
 }
 """Names and changes, some of which depend on the settings that they change. The last two are classifiers with all that

@@ -12,8 +12,8 @@ from ebpl.config import Settings
 from ebpl.data import load
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import EbplError
-from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
+from ebpl.terminal import markdown_table
 from experiments import ablation, selection, table
 from experiments.grid import Cell, found, methods_of
 from experiments.results_store import Record

@@ -14,9 +14,9 @@ from typing import Any
 
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import DataError
-from ebpl.inference.model_card import markdown_table
 from ebpl.io import write_text
 from ebpl.methods import get_method
+from ebpl.terminal import markdown_table
 from experiments import table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebpl.errors import UsageError, did_you_mean
-from ebpl.inference.model_card import markdown_table
 from ebpl.methods import get_method
 from ebpl.metrics import METRICS, spread
+from ebpl.terminal import markdown_table
 from experiments.grid import PAPER_DATASETS, PAPER_METHODS, PSEUDO_LABELS, Cell, forms, found
 from experiments.results_store import Record, recovered
 

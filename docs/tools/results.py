@@ -11,7 +11,7 @@ from typing import Any
 from ebpl.config import Settings
 from ebpl.config.compat import OLD_NAMES, RETIRED
 from ebpl.config.presets import preset
-from ebpl.inference.model_card import markdown_table
+from ebpl.terminal import markdown_table
 from experiments import ablation as ablations
 from experiments import multi_run as multi_runs
 from experiments import selection

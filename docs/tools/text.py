@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ebpl.inference.model_card import markdown_table
+from ebpl.terminal import markdown_table
 
 
 def code(text: object) -> str:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ebpl.inference.predict import predict as predict
     from ebpl.inspection import Inspection as Inspection
     from ebpl.inspection import inspect as inspect
+    from ebpl.labeling import add_labels as add_labels
     from ebpl.labeling import suggest as suggest
-    from ebpl.labeling.add_labels import add_labels as add_labels
     from ebpl.metrics import measure as measure
     from ebpl.reporting import report as report
     from ebpl.runs import Run as Run
@@ -70,7 +70,7 @@ _HOME = {
     "Inspection": "ebpl.inspection",
     "inspect": "ebpl.inspection",
     "suggest": "ebpl.labeling",
-    "add_labels": "ebpl.labeling.add_labels",
+    "add_labels": "ebpl.labeling",
     "measure": "ebpl.metrics",
     "report": "ebpl.reporting",
     "Run": "ebpl.runs",

@@ -26,7 +26,7 @@ from ebpl.terminal import Progress, Silent, duration
 from ebpl.training.distributed import ALONE, Ranks, join
 
 if TYPE_CHECKING:
-    from ebpl.training.concurrent import Pieces
+    from ebpl.training import Pieces
 
 RunPath = Run | str | os.PathLike[str]
 
@@ -304,7 +304,7 @@ def _all(runs: Sequence[Run], pieces: Sequence[Pieces]) -> list[Run]:
 
 def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = math.inf) -> dict[Path, Exception]:
     """Train all of them, side by side on a GPU, one after the other elsewhere; the errors of those that failed."""
-    from ebpl.training.concurrent import Training, train_all
+    from ebpl.training import Training, train_all
 
     on_gpu = all(choose_device(run.settings.runtime).type == "cuda" for run in runs)
     for run in runs if on_gpu else ():

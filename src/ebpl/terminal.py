@@ -276,3 +276,24 @@ def harmless(text: str) -> str:
     clear \\x1b[2J
     """
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Heads and rows as a Markdown table.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *rows])
+
+
+def literal(text: object) -> str:
+    """Somebody's text as Markdown that shows it as it is: nothing in it is markup, and it stays on one line.
+
+    >>> print(literal("<b>a|b_c</b>"))
+    \\<b\\>a\\|b\\_c\\</b\\>
+    """
+    one_line = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", one_line)

@@ -36,20 +36,20 @@ def test_every_variant_changes_something_and_no_two_are_the_same() -> None:
 
 
 def test_variants_that_differ_in_their_steps_alone_share_their_initial_training() -> None:
-    names = ("as it is", "true labels as they come", "hard pseudo-labels", "no pseudo-labels")
+    names = ("unchanged", "no fixed fraction of true labels", "hard pseudo-labels", "no pseudo-labels")
     assert len({cell.trunk for cell in chosen(*names, seeds=range(1))}) == 1
     (none,) = chosen("no pseudo-labels", seeds=range(1))
     assert none.trunk == none
-    assert chosen("no images mixed", seeds=range(1))[0].trunk != none
+    assert chosen("no mixup", seeds=range(1))[0].trunk != none
 
 
 def test_the_last_weights_are_compared_seed_by_seed() -> None:
-    made = chosen("as it is", "hard pseudo-labels", "20 sampling steps")
+    made = chosen("unchanged", "hard pseudo-labels", "20 sampling steps")
     accuracies = [0.8, 0.82, 0.7, 0.74, 0.9]
     records = [record(cell, accuracy) for cell, accuracy in zip(made, accuracies, strict=False)]
     heads, *lines = rows(made, records, BASE)
     assert [line[:4] for line in lines] == [
-        ["blood", "as it is", "2", "81.0 ± 1.4"],
+        ["blood", "unchanged", "2", "81.0 ± 1.4"],
         ["blood", "hard pseudo-labels", "2", "72.0 ± 2.8"],
         ["blood", "20 sampling steps", "1", "90.0"],
     ]
@@ -58,22 +58,22 @@ def test_the_last_weights_are_compared_seed_by_seed() -> None:
 
 
 def test_a_variant_that_changes_nothing_on_a_dataset_is_none_of_it() -> None:
-    made = only(cells("ablation", ["blood", "svhn"], [0], BASE), ["as it is", "no labels wait"], BASE)
+    made = only(cells("ablation", ["blood", "svhn"], [0], BASE), ["unchanged", "no calibration holdout"], BASE)
     told = [(cell.data, name_of(cell, BASE)) for cell in made]
-    assert told == [("blood", "as it is"), ("svhn", "as it is"), ("svhn", "no labels wait")]
+    assert told == [("blood", "unchanged"), ("svhn", "unchanged"), ("svhn", "no calibration holdout")]
     with pytest.raises(UsageError, match="changes nothing about these settings and data"):
-        chosen("no labels wait")
+        chosen("no calibration holdout")
 
 
 def test_what_is_missing_is_listed_and_a_page_is_written() -> None:
-    made = chosen("as it is", "no warm-up")
+    made = chosen("unchanged", "no warm-up")
     records = [record(made[0], 0.8)]
     assert overview(made, records, BASE)[1:] == [
-        ["blood", "as it is", "1", "1"],
+        ["blood", "unchanged", "1", "1"],
         ["blood", "no warm-up", "0", "0-1"],
     ]
     (page,) = write(Path("out"), "ablation", made, records, BASE)
-    assert "| blood | as it is | 1 | 80.0 | 80.0 | 4.0 |  |" in page.read_text()
+    assert "| blood | unchanged | 1 | 80.0 | 80.0 | 4.0 |  |" in page.read_text()
     assert markdown(rows(made, [], BASE)) == "Not measured yet."
 
 
@@ -81,11 +81,11 @@ def test_what_changes_nothing_about_other_settings_is_no_variant_of_them() -> No
     plain = preset("quick")
     made = cells("ablation", ["digits"], [0], plain)
     names = [name_of(cell, plain) for cell in made]
-    assert names[0] == "as it is"
+    assert names[0] == "unchanged"
     assert len(set(names)) == len(set(made)) == len(made) < len(VARIANTS)
-    assert "no agreement of views" not in names
-    with pytest.raises(UsageError, match=r"'no agreement of views' changes nothing .* Leave it out"):
-        only(made, ["no agreement of views"], plain)
+    assert "no consistency" not in names
+    with pytest.raises(UsageError, match=r"'no consistency' changes nothing .* Leave it out"):
+        only(made, ["no consistency"], plain)
 
 
 def test_a_wrong_name_is_answered_with_the_right_one() -> None:
@@ -123,17 +123,17 @@ def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
 
 
 def test_a_variant_of_a_setting_that_is_gone_keeps_its_row() -> None:
-    made = chosen("as it is", "images with pseudo-labels not mixed", "half of the images seen strongly")
+    made = chosen("unchanged", "mixup of true labels only", "strong augmentation of half of the classified images")
     records = [record(cell, 0.8) for cell in made]
     lines = {line[1]: line[2] for line in rows(made, records, BASE)[1:]}
     assert lines == dict.fromkeys(
-        ("as it is", "images with pseudo-labels not mixed", "half of the images seen strongly"), "2"
+        ("unchanged", "mixup of true labels only", "strong augmentation of half of the classified images"), "2"
     )
-    assert [line[1] for line in rows(made, records[:2], BASE)[1:]] == ["as it is"]
+    assert [line[1] for line in rows(made, records[:2], BASE)[1:]] == ["unchanged"]
 
 
 def test_runs_that_recovered_are_told() -> None:
-    made = chosen("as it is", "no warm-up")
+    made = chosen("unchanged", "no warm-up")
     records = [record(cell, 0.8) for cell in made]
     records[2]["result"]["healed_divergences"] = [{"epoch": 1}]
     assert [line[2] for line in rows(made, records, BASE)[1:]] == ["2", "2, 1 recovered"]

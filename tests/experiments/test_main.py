@@ -109,7 +109,7 @@ def test_one_variant_can_be_trained_without_what_it_is_a_variant_of(capsys: pyte
 def test_a_variant_that_changes_nothing_on_the_data_is_a_mistake_that_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ("ablation", "--variants", "no labels wait", "--seeds", "0", "--show")
+    command = ("ablation", "--variants", "no calibration holdout", "--seeds", "0", "--show")
     assert main([*command, "--datasets", "svhn"]) == 0
     assert main([*command, "--datasets", "blood"]) == 2
     assert "changes nothing about these settings and data" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_a_variant_that_changes_nothing_on_the_data_is_a_mistake_that_is_told(
 def test_a_variant_of_a_setting_that_is_gone_is_listed_but_cannot_be_trained(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name = "images with pseudo-labels not mixed"
+    name = "mixup of true labels only"
     command = ["ablation", "--datasets", "blood", "--seeds", "0-2", "--variants", name, "--preset", "best"]
     assert main([*command, "--show"]) == 0
     assert "0-2" in capsys.readouterr().out  # missing
@@ -136,6 +136,6 @@ def test_the_command_of_the_docs_is_the_ablation_of_a_small_network(capsys: pyte
     record = {"data": {"name": "blood"}, "settings": settings, "result": {"last": {"metrics": {}}}}
     assert Cell("blood", preset("best", SMALL)).is_in(record)
     write_json(Path("results/x.json"), record)
-    assert main([*shlex.split(line.removeprefix(words)), "--variants", "as it is", "--show"]) == 0
-    (found,) = (row for row in capsys.readouterr().out.splitlines() if "as it is" in row)
+    assert main([*shlex.split(line.removeprefix(words)), "--variants", "unchanged", "--show"]) == 0
+    (found,) = (row for row in capsys.readouterr().out.splitlines() if "unchanged" in row)
     assert found.split()[4:6] == ["1", "1-2"]

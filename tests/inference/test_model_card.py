@@ -13,9 +13,10 @@ import ebpl
 from ebpl import calibration as checking
 from ebpl.calibration import CalibrationCheck
 from ebpl.data.dataset import ImageSet
-from ebpl.inference.model_card import literal, markdown_table, model_card
+from ebpl.inference.export import model_card
 from ebpl.metrics import METRICS, in_words
 from ebpl.runs import Run
+from ebpl.terminal import literal, markdown_table
 from tests.helpers import blobs, quick
 
 FACTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from ebpl import api
 from ebpl.errors import DivergedError, EbplError, SomeFailedError
 from ebpl.runs import Run
 from ebpl.terminal import Silent
-from ebpl.training.concurrent import Training, train_all
+from ebpl.training import Training, train_all
 from tests.helpers import blobs, quick, result
 
 SEEDS = (0, 1, 4)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from ebpl.calibration import CalibrationCheck
+from ebpl.inference.evaluate import SAMPLES, curves, samples, selection, steps, summary
 from ebpl.training.callbacks import Callback
 from ebpl.training.relabel import Relabeling, phases
-from ebpl.training.run_summary import SAMPLES, curves, samples, selection, steps, summary
 from ebpl.training.trainer import Trainer
 from tests.helpers import blobs, quick, trainer_of
 

@@ -36,7 +36,7 @@ VERBS = {
     "train": Verb("ebpl.cli.train", "train a classifier on few labels and many unlabelled images"),
     "resume": Verb("ebpl.cli.train", "continue a run that was interrupted"),
     "evaluate": Verb("ebpl.cli.evaluate", "measure accuracy and calibration of a run"),
-    "predict": Verb("ebpl.cli.predict", "label images with a run's model, and flag outliers"),
+    "predict": Verb("ebpl.cli.evaluate", "label images with a run's model, and flag outliers"),
     "suggest": Verb("ebpl.cli.data", "list the unlabelled images to label next"),
     "add-labels": Verb("ebpl.cli.data", "add labels from Label Studio or a CSV to the data"),
     "report": Verb("ebpl.cli.evaluate", "write a page about a run: accuracy, calibration, errors, outliers"),

@@ -107,7 +107,7 @@ def add_add_labels_options(parser: Parser) -> None:
 
 def add_labels(options: argparse.Namespace) -> int:
     """Write the data with the labels that came back."""
-    from ebpl.labeling.add_labels import add_labels
+    from ebpl.labeling import add_labels
 
     added = add_labels(options.data, options.labels, options.output, new_classes=options.new_classes)
     changed = f", {added.changed} images got another label" if added.changed else ""

@@ -1,1 +1,74 @@
-"""Training: loss terms, the train step, its state, the loop, and what listens to it."""
+"""Training: loss terms, the train step, its state, the loop and its callbacks; here, several trainings in one process.
+
+A small network leaves most of a large GPU idle, and several at once fill it. On a GPU trainings take turns, so that it
+computes one while another is being prepared. Each has a CUDA stream of its own; nothing is shared but the device. On a
+CPU there is nothing to overlap, and one training follows the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Sequence
+
+import torch
+
+AT_ONCE = 32
+"""The number of streams that PyTorch has; two trainings must not share one."""
+
+Pieces = Generator[None, None, None]
+
+
+class Training:
+    """A training in pieces, as `Trainer.work` gives them, and the error that ended it, if one did."""
+
+    def __init__(self, pieces: Pieces, on_gpu: bool) -> None:
+        self._pieces = pieces
+        self._stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
+        self.error: Exception | None = None
+
+    def advance(self) -> bool:
+        """Do the next piece; False if it was the last, or failed."""
+        try:
+            with torch.cuda.stream(self._stream):
+                next(self._pieces)
+            return True
+        except StopIteration:
+            return False
+        except Exception as error:
+            self._failed(error)
+            return False
+
+    def stop(self) -> None:
+        """Let the training save its last finished epoch and end, as Ctrl-C does."""
+        try:
+            with torch.cuda.stream(self._stream), contextlib.suppress(KeyboardInterrupt, StopIteration):
+                self._pieces.throw(KeyboardInterrupt)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Keep only the error: its traceback would keep the training's memory, which the others may need."""
+        self.error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
+
+
+def train_all(trainings: Sequence[Training], in_turns: bool, deadline: float = math.inf) -> None:
+    """Train all to their ends, in turns or one after the other; one that fails does not affect the others.
+
+    In turns, all are prepared before the first begins: capturing and benchmarking want the device for themselves. At
+    the deadline, on the clock of `time.monotonic`, those that are going save their last finished epoch and end.
+    """
+    at_once = AT_ONCE if in_turns else 1
+    try:
+        for start in range(0, len(trainings), at_once):
+            going = list(trainings[start : start + at_once])
+            while going and time.monotonic() < deadline:
+                going = [training for training in going if training.advance()]
+            for training in going:
+                training.stop()
+    except KeyboardInterrupt:
+        for training in trainings:
+            training.stop()
+        raise

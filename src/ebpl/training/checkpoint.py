@@ -91,7 +91,7 @@ def trusted(state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[No
 
 
 def _is_history(value: Any) -> bool:
-    names = {"phase", "epoch", "cross_entropy", "pseudo_labels"}
+    names = {"phase", "epoch", "loss", "pseudo_labels"}
     return isinstance(value, list) and all(isinstance(row, dict) and names <= row.keys() for row in value)
 
 
