@@ -138,4 +138,4 @@ def test_the_command_of_the_docs_is_the_ablation_of_a_small_network(capsys: pyte
     write_json(Path("results/x.json"), record)
     assert main([*shlex.split(line.removeprefix(words)), "--variants", "unchanged", "--show"]) == 0
     (found,) = (row for row in capsys.readouterr().out.splitlines() if "unchanged" in row)
-    assert found.split()[4:6] == ["1", "1-2"]
+    assert found.split()[2:4] == ["1", "1-2"]

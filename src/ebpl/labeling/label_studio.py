@@ -8,14 +8,16 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.errors import DataError
-from ebpl.labeling import Suggestion
+
+if TYPE_CHECKING:
+    from ebpl.labeling import Suggestion
 
 NAME = "ebpl_image"
 """The field of a task that says which image it is; Label Studio hands it back in every export."""
