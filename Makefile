@@ -5,7 +5,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check format docs reproduced readme benchmarks test-gpu test-ray test-browser clean
+.PHONY: demo test check format docs reproduced readme benchmarks test-gpu test-ray test-browser torture clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
@@ -51,6 +51,9 @@ test-browser: .venv/dev  ## the report and the documentation in Debian's Chromiu
 	command -v chromium > /dev/null || $(ROOT) apt-get install --yes --no-install-recommends chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting tests/docs
+
+torture: .venv/dev  ## attacks that are too long for the tests: kills, damaged files, hostile input; about 15 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture
 
 clean:  ## remove what make made
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -48,7 +48,8 @@ def record_of(run: Run) -> Record:
     """What is kept of a finished run."""
     data = {key: run.source[key] for key in ("name", "fingerprint")}
     environment = run.environment()
-    environment.pop("command", None)
+    for name in ("command", "settings", "fingerprint"):  # not for others, or in the record already
+        environment.pop(name, None)
     record: Record = {
         "data": data,
         "settings": run.settings.to_dict(),

@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 import ebpl
 from ebpl import api
-from ebpl.errors import DataError, RunError, UsageError
+from ebpl.errors import DataError, RunError, SomeFailedError, UsageError
 from ebpl.inference.evaluate import evaluation
 from ebpl.io import finite
 from ebpl.terminal import Silent
@@ -63,7 +65,8 @@ def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:
     before = torch.get_num_threads()
     run = ebpl.Run.create("run", quick(method="curriculum-labeling", pseudo_labels="none"), blobs(), {})
     environment = run.environment()
-    (run.path / "environment.json").write_text(json.dumps({**environment, "threads": before + 1, "device": "cuda"}))
+    then = 1 if before > 1 else 2
+    (run.path / "environment.json").write_text(json.dumps({**environment, "threads": then, "device": "cuda"}))
     seen = []
 
     class Watch(Silent):
@@ -71,7 +74,7 @@ def test_a_run_goes_on_with_the_threads_it_was_started_with() -> None:
             seen.append(text)
 
         def epoch(self, line: str) -> None:
-            assert torch.get_num_threads() == before + 1
+            assert torch.get_num_threads() == min(then, max(before, os.cpu_count() or 1))
 
     ebpl.resume(run, data=blobs(), progress=Watch())
     assert torch.get_num_threads() == before
@@ -193,3 +196,67 @@ def test_lost_weights_are_written_anew_from_the_checkpoint() -> None:
     (run.path / "best.safetensors").unlink()
     assert not run.finished
     assert (ebpl.resume(run, data=blobs()).path / "best.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("threads", [6000, 10**11])
+def test_a_foreign_run_starts_no_more_threads_than_the_machine_has(threads: int) -> None:
+    import torch
+
+    run = ebpl.Run.create("run", quick(method="curriculum-labeling", pseudo_labels="none"), blobs(), {})
+    (run.path / "environment.json").write_text(json.dumps({**run.environment(), "threads": threads}))
+    most = max(os.cpu_count() or 1, torch.get_num_threads())
+    if threads > 10**6:
+        with pytest.raises(RunError, match=r"environment.json is damaged.*threads is 100000000000"):
+            ebpl.resume(run, data=blobs())
+        return
+
+    class Watch(Silent):
+        def epoch(self, line: str) -> None:
+            assert torch.get_num_threads() <= most
+
+    assert ebpl.resume(run, data=blobs(), progress=Watch()).finished
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("best.safetensors", "damaged"),
+        ("test_metrics.json", "damaged"),
+        ("environment.json", "damaged"),
+        ("details.npz", "details.npz is damaged"),
+    ],
+)
+def test_a_finished_run_with_a_damaged_file_is_not_resumed_as_if_it_were_whole(
+    run: ebpl.Run, name: str, message: str
+) -> None:
+    path = run.path / name
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(RunError, match=message):
+        ebpl.resume(run.path)
+    with pytest.raises(SomeFailedError, match=message):
+        ebpl.resume([run.path, shutil.copytree(run.path, "other")])
+
+
+def test_a_finished_run_whose_table_is_gone_says_so(run: ebpl.Run) -> None:
+    (run.path / "metrics.csv").unlink()
+    with pytest.raises(RunError, match=r"run is finished, but metrics.csv is missing"):
+        ebpl.resume(run.path)
+
+
+def test_a_finished_run_without_weights_and_checkpoints_is_not_trained_again_without_a_word(run: ebpl.Run) -> None:
+    (run.path / "best.safetensors").unlink()
+    shutil.rmtree(run.path / "checkpoints")
+    with pytest.raises(RunError, match=r"was finished, but best\.safetensors is gone"):
+        ebpl.resume(run.path, data=blobs())
+
+
+def test_nothing_is_downloaded_because_a_run_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("ebpl.data.benchmarks.fetch", lambda *given: asked.append(given))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").resolve()))
+    monkeypatch.delenv("EBPL_DATA", raising=False)
+    run = ebpl.Run.create("run", quick(), blobs(), {"path": "cifar10"})
+    for where in (None, "elsewhere"):
+        with pytest.raises(DataError, match=rf"CIFAR-10 is not here[\s\S]*{where or 'cache'}[\s\S]*--data-dir"):
+            ebpl.resume(run, data_dir=where)
+    assert not asked

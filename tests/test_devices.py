@@ -1,9 +1,11 @@
+import os
+
 import pytest
 import torch
 
 from ebpl import devices
 from ebpl.config.presets import preset
-from ebpl.devices import choose_device, choose_dtype, describe_environment, device_and_dtype, threads
+from ebpl.devices import choose_device, choose_dtype, describe_environment, device_and_dtype, free_threads, threads
 from ebpl.errors import UsageError
 
 
@@ -75,3 +77,15 @@ def test_the_commit_of_the_code_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     devices._commit.cache_clear()
     found = describe_environment(preset("quick").runtime)["commit"]
     assert found is None or len(found) >= 7
+
+
+def test_threads_are_those_that_others_leave_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    for load, free in ((0.2, 8), (3.1, 5), (7.9, 1), (50.0, 1)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert free_threads() == free
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert free_threads() == 8

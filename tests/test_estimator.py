@@ -4,7 +4,9 @@ import dataclasses
 import inspect
 import pickle
 import tempfile
+import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import joblib
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
@@ -21,7 +24,7 @@ import ebpl
 from ebpl import EBPLClassifier
 from ebpl.config import fields
 from ebpl.errors import DataError, RunError, UsageError
-from ebpl.estimator import _NAMED
+from ebpl.estimator import _NAMED, score
 from ebpl.models.predictions import predict
 from tests.helpers import blobs
 
@@ -255,3 +258,28 @@ def test_the_validation_images_are_set_apart_when_asked(images: np.ndarray) -> N
     model = tiny(validation_fraction=0.2, run="kept").fit(images, truth)
     assert ebpl.Run("kept").metrics()["chosen"]["by"] == "validation accuracy"
     assert (model.transduction_ == truth).all()
+
+
+def test_floats_up_to_one_asked_of_a_model_of_bytes_are_warned_about(images: np.ndarray, labels: np.ndarray) -> None:
+    whole = (images / images.max() * 255).round().astype(np.uint8)
+    model = tiny().fit(whole, labels)
+    with pytest.warns(UserWarning, match="from 0 to 255, and these are from 0 to 1"):
+        model.predict(whole[:3] / 255)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(whole[:3])
+        model.predict(whole[:3].astype(float))
+
+
+def test_the_documented_scorer_leaves_unlabelled_images_out(images: np.ndarray, labels: np.ndarray) -> None:
+    model = tiny().fit(images, labels)
+    known = labels != -1
+    assert (~known).any()
+    predicted = model.predict(images[known])
+    assert score(model, images, labels) == pytest.approx(model.score(images, labels))
+    balanced = partial(score, metric="balanced_accuracy")
+    assert balanced(model, images, labels) == pytest.approx(balanced_accuracy_score(labels[known], predicted))
+    found = cross_val_score(tiny(), images, labels, scoring=balanced, cv=2)
+    assert ((found >= 0) & (found <= 1)).all()
+    with pytest.raises(DataError, match="No image has a label"):
+        score(model, images, np.full(len(labels), -1))

@@ -8,8 +8,10 @@ from PIL import Image
 
 import ebpl
 from ebpl.cli import build_parser, main
+from ebpl.data import load
+from ebpl.errors import DataError
 from ebpl.inspection import FEW_LABELS, IMBALANCE, Inspection, inspect
-from tests.helpers import blobs, class_folders, random_images, write_png
+from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
 
 
 def kinds(found: Inspection) -> dict[str, bool]:
@@ -76,7 +78,7 @@ def test_unreadable_files_are_all_listed_and_stop_nothing(capsys) -> None:
         (root / "dogs" / f"bad{i:02}.png").touch()
     found = looked(root)
     assert len(found.contents.unreadable) == 13
-    assert kinds(found) == {"unreadable": False}
+    assert kinds(found) == {"unreadable": True}
     assert found.suggestion is not None
     assert found.suggestion.command.endswith("--skip-unreadable")
     assert main(["inspect", "pets", "--no-timing", "--json"]) == 0
@@ -107,7 +109,37 @@ def test_what_cannot_be_trained_on_is_said_and_still_looked_at() -> None:
     for name in ("cats", "dogs"):
         Path("bad", name).mkdir(parents=True)
         Path("bad", name, "1.png").touch()
-    assert kinds(looked("bad")) == {"not_trainable": True, "unreadable": False}
+    assert kinds(looked("bad")) == {"not_trainable": True, "unreadable": True}
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_programs_learn_that_it_cannot_be_trained_on(more: list[str]) -> None:
+    write_png(Path("one/cats/1.png"))
+    assert main(["inspect", "one", "--no-timing", *more]) == DataError.exit_code
+    good_folder(Path("pets"))
+    (Path("pets") / "dogs" / "bad.png").touch()
+    assert main(["inspect", "pets", "--no-timing", *more]) == 0  # the command that it shows works
+
+
+def test_training_warns_of_the_contradictions_that_inspecting_finds(capsys) -> None:
+    root = good_folder(Path("pets"))
+    assert load(root).notes == ()
+    shutil.copy(root / "cats" / "0.png", root / "cats" / "again.png")
+    shutil.copy(root / "cats" / "0.png", root / "unlabeled" / "again.png")
+    assert load(root).notes == ()
+    Image.open(root / "cats" / "0.png").convert("RGBA").save(root / "dogs" / "other.png")
+    (note,) = load(root).notes
+    assert note.startswith(
+        "Warning: 1 image has different labels, so at least one is wrong: cats/0.png (cats), dogs/ot"
+    )
+    assert kinds(looked(root))["conflicting_labels"]
+    assert main(["train", "pets", *QUICK, "--pseudo-labels", "none", "--run", "run"]) == 0
+    assert "Warning: 1 image has different labels" in capsys.readouterr().err
+    images = random_images(4, 8, 8)[[0, 1, 0, 1]]
+    np.savez("a.npz", train_images=images, train_labels=[0, 1, 1, 0])
+    assert (
+        "2 images have different labels, so at least one is wrong: for instance number 0 (0)" in load("a.npz").notes[0]
+    )
 
 
 def test_classes_that_may_be_one_are_named() -> None:

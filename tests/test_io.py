@@ -1,6 +1,8 @@
 import csv
+import io
 import json
 import math
+import os
 import resource
 import signal
 import sys
@@ -12,7 +14,18 @@ import pytest
 from ebpl import io as writing
 from ebpl.cli import main
 from ebpl.errors import UsageError, WriteError
-from ebpl.io import Row, is_number, is_text, is_whole, rows_into, write_json, write_text, wrong_entry
+from ebpl.io import (
+    RUN_FILES,
+    Row,
+    check_output,
+    is_number,
+    is_text,
+    is_whole,
+    rows_into,
+    write_json,
+    write_text,
+    wrong_entry,
+)
 from tests.helpers import class_folders, quick
 
 
@@ -152,3 +165,88 @@ def test_numbers_and_texts_are_what_they_are_called() -> None:
     assert wrong_entry([], {}, {}) == "it is no object with names and values"
     assert wrong_entry({"a": "x", "b": 1, "c": 2}, {"a": is_text}, {"b": is_whole}) is None
     assert wrong_entry({"a": "x" * 100}, {}, {"a": is_whole}) == "a is '" + "x" * 39 + " ..."
+
+
+def test_an_output_is_refused_before_any_work_where_it_would_destroy_something() -> None:
+    check_output("-", force=False)
+    check_output("new/deep/a.csv", force=False)
+    Path("mine.csv").write_text("mine")
+    with pytest.raises(UsageError, match=r"mine\.csv exists already.*--force"):
+        check_output("mine.csv", force=False)
+    check_output("mine.csv", force=True)
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    Path("link").symlink_to("mine.csv")
+    Path("nowhere").symlink_to("gone")
+    for name, what in {
+        "folder": "a folder",
+        "new/": "a folder",
+        "": "a folder",
+        "pipe": "a device or a pipe",
+        "link": "a link",
+        "nowhere": "a link",
+        "/dev/null": "a device or a pipe",
+        "a\0b": "cannot be the name",
+        "x" * 300: "cannot be the name",
+    }.items():
+        with pytest.raises(UsageError, match=what):
+            check_output(name, force=True)
+    with pytest.raises(WriteError, match="not a folder"):
+        check_output("mine.csv/a.csv", force=False)
+
+
+def test_no_output_replaces_a_file_of_the_run() -> None:
+    run = Path("runs/a")
+    (run / "checkpoints").mkdir(parents=True)
+    for name in (*sorted(RUN_FILES - {"checkpoints"}), "checkpoints/a.csv", "seed-1/settings.toml"):
+        with pytest.raises(UsageError, match="belongs to the run"):
+            check_output(f"runs/../{run / name}", force=True, inside=run)
+    check_output(str(run / "predictions.csv"), force=False, inside=run)
+    check_output("runs/b/settings.csv", force=False, inside=run)
+
+
+def test_every_file_that_a_training_writes_is_protected() -> None:
+    from docs.tools.run_files import FILES
+
+    by_others = {"report.html", "model.onnx", "model_card.md"}
+    assert {name.partition("/")[0] for name in FILES} - by_others == RUN_FILES - {"seeds.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd()|' /C calc'!A0", "'=cmd()|' /C calc'!A0"),
+        ("+a", "'+a"),
+        ("-a.png", "'-a.png"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("'=a", "''=a"),
+        ("-1.5", "-1.5"),
+        ("a\r=b.png", r"a\r=b.png"),
+        ("clear \x1b[2J", r"clear \x1b[2J"),
+        ("ü – 猫.png", "ü – 猫.png"),
+    ],
+)
+def test_a_name_in_a_sheet_is_no_formula_and_stays_on_its_line(name: str, cell: str, capfd) -> None:
+    row = {"image": name, "label": name, "energy": -2.5, f"p({name})": 0.5}
+    for target in ("a.csv", "-"):
+        with rows_into(target) as write:
+            write(row)
+    text = Path("a.csv").read_text(encoding="utf-8")
+    assert capfd.readouterr().out == text
+    (read,) = csv.DictReader(io.StringIO(text))
+    assert (read["image"], read["label"], read["energy"]) == (cell, cell, "-2.5")
+    assert len(text.splitlines()) == 2
+
+
+def test_what_is_streamed_is_on_the_disk_before_its_name_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (done.append("dir" if os.path.isdir(f"/proc/self/fd/{handle}") else "file"), sync(handle)),
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, other: (done.append("rename"), replace(path, other)))
+    write_all("a.csv", rows())
+    write_text(Path("b.txt"), "text")
+    assert done == ["file", "rename", "dir"] * 2

@@ -1,7 +1,9 @@
+import io
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ebpl.metrics import measure
 from ebpl.terminal import (
@@ -35,7 +37,7 @@ def test_without_a_terminal_there_are_plain_lines_with_the_time_left(capsys) -> 
 def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
     bar = Bar("blood")
     bar.begin(10, 0)
-    bar.advance(5, "step 2 of 4, epoch 3/20", {"loss": 0.1234, "val %": 81.5})
+    bar.advance(5, "step 2 of 4, epoch 3/20", {"loss": 0.1234, "validation accuracy": 0.815})
     bar.say("healed [not markup] :cat: \x1b[2J")
     bar.end()
     printed = capsys.readouterr().err
@@ -44,6 +46,24 @@ def test_the_bar_shows_phase_losses_and_time(capsys) -> None:
     assert "step 2 of 4, epoch 3/20" in printed
     assert "loss 0.123" in printed
     assert "healed [not markup]" in printed
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_bar_stays_on_one_line_and_keeps_the_time_left(capsys, monkeypatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    bar = Bar("training")
+    bar.begin(1000, 0)
+    facts = {"validation accuracy": 0.815, "cross entropy": 0.1234, "energy gap": -0.3, "loss": 1.2}
+    bar.advance(500, "step 2 of 4, epoch 3/20", facts)
+    monkeypatch.setattr(type(bar._display.tasks[0]), "time_remaining", 125.0)
+    text = io.StringIO()
+    Console(file=text, width=width).print(bar._display.get_renderable())
+    bar.end()
+    (line,) = text.getvalue().splitlines()
+    assert len(line) <= width
+    if width >= 60:
+        assert "step 2 of 4, epoch 3/20" in line
+        assert "2 min 05 s left" in line
 
 
 def test_several_trainings_have_a_bar_each_on_one_display(capsys, monkeypatch) -> None:
@@ -94,7 +114,8 @@ def some_metrics(seed: int) -> dict[str, float]:
 
 def test_a_table_has_a_column_for_each_result(capsys) -> None:
     results = {name: some_metrics(seed) for seed, name in enumerate(("EBPL", "baseline"))}
-    show(measures_table("some data", results))
+    bins = {"EBPL": [{"above": 0.0, "up_to": 1.0, "images": 60, "confidence": 0.6, "accuracy": 0.5}]}
+    show(measures_table("some data", results, bins=bins))
     printed = capsys.readouterr().out
     for text in ("some data", "EBPL", "baseline", "macro F-score", "over)"):
         assert text in printed

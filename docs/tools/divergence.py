@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from docs.tools.text import table
 from ebpl.config import Settings
-from ebpl.training.divergence import CHECK_EVERY, CLIP, HEALTHY, PENALTY, RATE_FACTOR, SAMPLING_FACTOR
+from ebpl.training.divergence import (
+    CHECK_EVERY,
+    CLIP,
+    FAR_WORSE,
+    HEALTHY,
+    PENALTY,
+    RATE_FACTOR,
+    SAMPLING_FACTOR,
+    WORSE_THAN_CHANCE,
+)
 
 
 def changes() -> str:
@@ -28,6 +37,8 @@ def limits() -> str:
     return (
         f"By default the losses are checked every {CHECK_EVERY} updates. Training counts as diverged when the mean "
         f"energies of images and samples are more than {gap:g} apart (`divergence.max_energy_gap`), or when the loss "
-        f"is not a finite number. It goes back to a state in which the energies were at most {HEALTHY * gap:g} apart, "
+        "is not a finite number, or when the mean cross-entropy of an epoch is more than "
+        f"{FAR_WORSE:g} times that of guessing (in the last epoch of a phase {WORSE_THAN_CHANCE:g} times). It goes "
+        f"back to a state in which the energies were at most {HEALTHY * gap:g} apart, "
         f"and stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
     )

@@ -67,7 +67,12 @@ RESULT = {
     "last": "metrics of the last averaged weights, which are selected without labels",
     "images": "number of labelled (by class), unlabelled, validation and test images",
     "check": "what the calibration holdout has shown (`curriculum.calibration_holdout`); null where there is none",
-    "pseudo_labels": "for each step: images with a pseudo-label, their accuracy if known, rejected images",
+    "majority_share": "share of the largest class among the labelled test images: the accuracy of always naming it",
+    "never_predicted": "classes of test images that no test image was predicted to be",
+    "by_class": "for each class: test images, precision, recall with its 95 % interval, and F-score",
+    "pseudo_labels": "for each step: images with a pseudo-label, their accuracy if known, rejected images, and how "
+    "many of each class",
+    "class_means": "mean probability of each class over training images, for `ebpl predict --decide balanced`",
     "curves": "some columns of `metrics.csv`, rounded",
     "training_energies": "201 quantiles of the energies of training images, from which outliers are judged",
     "seconds": "training time, without reading data and evaluation",
@@ -76,7 +81,8 @@ RESULT = {
 
 PREDICTIONS = {
     "image": "path of the file",
-    "label": "most probable class; empty below `--abstain-below`",
+    "label": "most probable class; empty below `--abstain-below`, and for an outlier unless `--label-outliers`",
+    "decision": "with `--decide balanced`: the class most probable compared with its mean over the training images",
     "confidence": "its probability",
     "energy": "higher means less like the training images",
     "outlier": "`yes` above the energy of `--outlier-quantile` of the training images; empty without a density",
@@ -87,9 +93,10 @@ PREDICTIONS = {
 SUGGESTIONS = {
     "rank": "1 is the most uncertain image",
     "image": "path below the data, or number",
-    "label": "predicted class",
-    "confidence": "probability of that class",
-    "second_label": "second most probable class",
+    "label": "empty, to be filled in",
+    "guess": "predicted class",
+    "confidence": "its probability",
+    "second_guess": "second most probable class",
     "second_confidence": "its probability",
     "energy": "higher means less like the training images",
 }

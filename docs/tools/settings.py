@@ -58,7 +58,7 @@ def takes(setting: Setting) -> str:
 
 def _range(low: float, high: float) -> str:
     if high < math.inf:
-        return f" from {low:g} to {high:g}"
+        return f" from {low:g} to {high:.12g}"
     return f", at least {low:g}" if low > -math.inf else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +15,21 @@ from ebpl.config import presets as named
 from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
-from ebpl.devices import choose_device, describe_environment, threads
-from ebpl.errors import SomeFailedError, UsageError
+from ebpl.devices import choose_device, describe_environment, free_threads, threads
+from ebpl.errors import RunError, SomeFailedError, UsageError
 from ebpl.inference.evaluate import Data, finish, opened
 from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.models.weights import describe_model
 from ebpl.rng import checked_seeds
 from ebpl.runs import Run, open_runs, resume_command
+from ebpl.runs.reader import TEST_METRICS, WEIGHTS
 from ebpl.terminal import Progress, Silent, duration
 from ebpl.training.distributed import ALONE, Ranks, join
 
 if TYPE_CHECKING:
-    from ebpl.training import Pieces
+    from ebpl.training import Deadline, Pieces
+    from ebpl.training.time_budget import Timing
 
 RunPath = Run | str | os.PathLike[str]
 
@@ -55,7 +58,7 @@ def train(
     `quick` without one if not given. They are changed by a TOML file `config`, by `set={"sgld.steps": 5}`, and by name:
     `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below `runs/`. Image files that cannot be
     read are an error, or left out with `skip_unreadable`. With a `time_limit` in seconds, a few updates are timed
-    first, and epochs are shortened until the whole training fits.
+    first, and epochs are shortened until the whole training fits, and again where it falls behind.
 
     With `seeds` ("0-4" or [0, 1, 2]) the same settings are trained with each, side by side on a GPU, elsewhere one
     after the other; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished
@@ -72,6 +75,8 @@ def train(
     ['runs/two/seed-0', 'runs/two/seed-1']
     """
     chosen = _chosen(settings, preset, config, {**(set or {}), **changes})
+    if time_limit is not None and not 0 < time_limit < math.inf:
+        raise UsageError(f"time_limit is {time_limit}, but must be a number of seconds above 0.")
     places = {"data_dir": data_dir, "image_size": image_size, "skip_unreadable": skip_unreadable}
     if seeds is not None:
         if "seed" in changes or "seed" in (set or {}):
@@ -79,9 +84,16 @@ def train(
         if (devices or 1) * (nodes or 1) > 1:
             raise UsageError("Several seeds are trained on one device; devices and nodes are for one run on several.")
         shown = list(progress) if isinstance(progress, Sequence) else None
-        return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, time_limit)
+        with _free_threads(time_limit):
+            return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, time_limit)
     assert not isinstance(progress, Sequence)
-    return _train_one(data, chosen, run, places, progress or Silent(), time_limit, devices, nodes)
+    with _free_threads(time_limit):
+        return _train_one(data, chosen, run, places, progress or Silent(), time_limit, devices, nodes)
+
+
+def _free_threads(time_limit: float | None) -> contextlib.AbstractContextManager[None]:
+    """Threads by what others leave free where time counts; else always as many, since they change the last digits."""
+    return threads(free_threads()) if time_limit is not None else contextlib.nullcontext()
 
 
 def _train_one(
@@ -99,14 +111,17 @@ def _train_one(
     if time_limit is not None and ranks.count > 1:
         raise UsageError("A time limit is for one process: the time of several is not known before they train.")
 
-    def prepared() -> tuple[Run, ImageSet]:
+    def prepared() -> tuple[Run, ImageSet, Timing | None]:
         images = load(data, **places)
         _check(images, settings)
-        fitted = _fitted(images, settings, time_limit, progress)
-        return Run.create(Path(run) if run else None, fitted, images, _source(data, **places), ranks.count), images
+        fitted, timing = _fitted(images, settings, time_limit, progress)
+        made = Run.create(Path(run) if run else None, fitted, images, _source(data, **places), ranks.count)
+        return made, images, timing
 
-    made, images = ranks.first(prepared)
-    for _ in _training(made, images, progress, ranks):
+    begun = time.monotonic()
+    made, images, timing = ranks.first(prepared)
+    deadline = timing.deadline(begun + (time_limit or 0.0)) if timing else None
+    for _ in _training(made, images, progress, ranks, deadline):
         pass
     return made
 
@@ -121,20 +136,28 @@ def _train_seeds(
     time_limit: float | None,
 ) -> list[Run]:
     _one_process()
+    begun = time.monotonic()
     images = load(data, **places)
     for seed in seeds:
         _check(images, settings.changed(seed=seed))
     shown = progress or [Silent() for _ in seeds]
-    settings = _fitted(images, settings, time_limit / len(seeds) if time_limit else None, shown[0])
+    settings, timing = _fitted(images, settings, time_limit / len(seeds) if time_limit else None, shown[0])
     folder = Path(run) if run else None
     runs = Run.create_for_seeds(folder, settings, seeds, images, _source(data, **places))
-    return _all(runs, [_training(each, images, seen) for each, seen in zip(runs, shown, strict=True)])
+    pieces = []
+    for number, (each, seen) in enumerate(zip(runs, shown, strict=True), 1):
+        # one after the other on a CPU, all at once on a GPU
+        part = 1.0 if choose_device(settings.runtime).type == "cuda" else number / len(runs)
+        deadline = timing.deadline(begun + part * (time_limit or 0.0)) if timing else None
+        pieces.append(_training(each, images, seen, deadline=deadline))
+    return _all(runs, pieces)
 
 
 def resume(
     runs: RunPath | Sequence[RunPath],
     *,
     data: ImageSet | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     progress: Progress | Sequence[Progress] | None = None,
     devices: int | None = None,
     nodes: int | None = None,
@@ -142,38 +165,57 @@ def resume(
     """Continue a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
 
     Several runs, or a folder of several seeds, are continued as `train` does with seeds, and returned as a list. A
-    single run may continue with another number of `devices` or `nodes` than it was started with.
+    single run may continue with another number of `devices` or `nodes` than it was started with. Nothing is
+    downloaded: a benchmark that is not found any more is looked for in `data_dir`.
     """
     several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
     every = [each for run in several for each in ([run] if isinstance(run, Run) else open_runs([Path(run)]))]
     if len(every) == 1 and isinstance(runs, Run | str | os.PathLike):
         assert not isinstance(progress, Sequence)
-        return _resume_one(every[0], data, progress or Silent(), devices, nodes)
+        return _resume_one(every[0], data, data_dir, progress or Silent(), devices, nodes)
     shown = progress if isinstance(progress, Sequence) else [Silent() for _ in every]
-    return _resume_several(every, data, shown)
+    return _resume_several(every, data, data_dir, shown)
 
 
-def _resume_one(run: Run, data: ImageSet | None, progress: Progress, devices: int | None, nodes: int | None) -> Run:
+def _resume_one(
+    run: Run, data: ImageSet | None, data_dir: Any, progress: Progress, devices: int | None, nodes: int | None
+) -> Run:
     if run.finished:
+        run.check_whole()
         return run
+    run.check_unedited()
     ranks = join(run.settings, get_method(run.settings.method).terms(run.settings), devices, nodes)
-    images = ranks.first(lambda: run.load_data(data))
+    images = ranks.first(lambda: run.load_data(data, data_dir))
     for _ in _continued(run, images, progress, ranks):
         pass
     return run
 
 
-def _resume_several(runs: list[Run], data: ImageSet | None, progress: Sequence[Progress]) -> list[Run]:
+def _resume_several(runs: list[Run], data: ImageSet | None, data_dir: Any, progress: Sequence[Progress]) -> list[Run]:
     _one_process()
     loaded: dict[str, ImageSet] = {}
     trainings = {}
     for run, seen in zip(runs, progress, strict=True):
         if not run.finished:
             where = repr(run.source)
-            loaded[where] = run.load_data(data or loaded.get(where))
+            loaded[where] = run.load_data(data or loaded.get(where), data_dir)
             trainings[run] = _continued(run, loaded[where], seen)
-    _all(list(trainings), list(trainings.values()))
+    failures = _together(list(trainings), list(trainings.values())) | damaged(runs)
+    if failures:
+        raise SomeFailedError(runs, failures)
     return runs
+
+
+def damaged(runs: Iterable[Run]) -> dict[Path, Exception]:
+    """What is wrong with the finished ones of these runs."""
+    found: dict[Path, Exception] = {}
+    for run in runs:
+        try:
+            if run.finished:
+                run.check_whole()
+        except RunError as error:
+            found[run.path] = error
+    return found
 
 
 def default_settings(device: str = "auto") -> Settings:
@@ -206,10 +248,12 @@ def _chosen(settings: Settings | None, preset: str | None, config: Any, changes:
     return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
 
-def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress: Progress) -> Settings:
-    """The settings with epochs short enough for the time limit, if there is one."""
+def _fitted(
+    images: ImageSet, settings: Settings, limit: float | None, progress: Progress
+) -> tuple[Settings, Timing | None]:
+    """The settings with epochs short enough for the time limit, if there is one, and what was timed."""
     if limit is None:
-        return settings
+        return settings, None
     from ebpl.training.time_budget import fit_to_time
 
     fitted, timing = fit_to_time(images, settings, get_method(settings.method).terms, limit)
@@ -220,7 +264,7 @@ def _fitted(images: ImageSet, settings: Settings, limit: float | None, progress:
             f"the whole training would take about {duration(timing.seconds)}; epochs of "
             f"{fitted.optim.updates_per_epoch} updates make it fit {duration(limit)}"
         )
-    return fitted
+    return fitted, timing
 
 
 def _one_process() -> None:
@@ -247,7 +291,9 @@ def _check(images: ImageSet, settings: Settings) -> None:
         summary_writer()
 
 
-def _training(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
+def _training(
+    run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE, deadline: Deadline | None = None
+) -> Pieces:
     """A whole training in small pieces, the first of which prepares and the last of which measures."""
     from ebpl.training import checkpoint
     from ebpl.training.callbacks import Callback, ProgressBar, RunLog, RunWriter, TensorBoard
@@ -260,18 +306,25 @@ def _training(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALO
         trainer = Trainer(
             run.settings, images, method.terms, reinitialise=method.reinitialise, callbacks=callbacks, ranks=ranks
         )
+        trainer.deadline = deadline
         if ranks.is_first:
             callbacks += [RunWriter(run, describe_model(trainer.state.model, images)), RunLog(run)]
             callbacks += [TensorBoard(run.path / "tensorboard")] if run.settings.runtime.tensorboard else []
             callbacks.append(ProgressBar(progress))
             trainer.say(f"run directory {run.path}")
         stored = ranks.first(lambda: checkpoint.load(run.checkpoints, trainer.say))
+        if stored is None and ranks.is_first and (run.path / TEST_METRICS).is_file():
+            raise RunError(
+                f"{run.path} was finished, but {WEIGHTS} is gone, and there is no checkpoint to make it from. Restore "
+                f"it from a backup, or remove {TEST_METRICS} to train the run again from its start."
+            )
         yield from trainer.work(stored)
         ranks.first(lambda: finish(run, trainer))
 
 
 def _continued(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
     """The rest of a training, with what it was started with."""
+    run.check_unedited()
     then, now = run.environment(), {**describe_environment(run.settings.runtime), "processes": ranks.count}
     for name in ("device", "dtype", "processes"):
         if then.get(name, now[name]) != now[name] and ranks.is_first:
@@ -280,7 +333,10 @@ def _continued(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = AL
         # on a GPU trainings take turns, and threads change no digit
         yield from _training(run, images, progress, ranks)
         return
-    with threads(then.get("threads", now["threads"])):
+    most = max(os.cpu_count() or 1, now["threads"])  # the run may be foreign
+    if (wanted := then.get("threads", now["threads"])) > most:
+        progress.say(f"The run was started with {wanted} threads and continues here with {most}.")
+    with threads(min(wanted, most)):
         yield from _training(run, images, progress, ranks)
 
 

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,15 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def free_threads() -> int:
+    """CPU threads that others leave free, at most PyTorch's own number; that number where the user has set it."""
+    usual = torch.get_num_threads()
+    if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")) or not hasattr(os, "getloadavg"):
+        return usual
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(usual, round(cores - os.getloadavg()[0])))
 
 
 def source_digest() -> str:
@@ -109,4 +119,12 @@ def describe_environment(runtime: RuntimeSettings) -> dict[str, Any]:
         "gpu": gpu,
         "device": device.type,
         "dtype": str(choose_dtype(runtime, device)).removeprefix("torch."),
+        "command": _command(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def _command() -> list[str] | None:
+    """The words of the command, where it is the command that runs."""
+    by_command = Path(sys.argv[0]).name == "ebpl" or Path(sys.argv[0]).parts[-2:] == ("ebpl", "__main__.py")
+    return ["ebpl", *sys.argv[1:]] if by_command else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, get_scorer
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -268,7 +269,17 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
 
     def _predicted(self, X: Any) -> Predictions:
         check_is_fitted(self)
-        return self._predictions(self.scale_.pixels(self._rows(X, reset=False)))
+        rows = self._rows(X, reset=False)
+        scale = self.scale_
+        like_bytes = scale.low.shape == () and float(scale.low) == 0 and float(scale.high) == 255
+        if like_bytes and rows.dtype.kind == "f" and rows.min() >= 0 and 0 < rows.max() <= 1:
+            warnings.warn(
+                "The model was trained on numbers from 0 to 255, and these are from 0 to 1, which it sees as black. "
+                "Give it the same kind of numbers.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return self._predictions(self.scale_.pixels(rows))
 
     def _predictions(self, pixels: NDArray[np.uint8]) -> Predictions:
         device, dtype = device_and_dtype(self.settings_.runtime)
@@ -293,6 +304,18 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in stored["weights"].items()})
             state = {**state, "model_": model.eval()}
         super().__setstate__(state)
+
+
+def score(estimator: Any, X: Any, y: Any, metric: str = "accuracy") -> float:
+    """A scorer for scikit-learn that leaves unlabelled images out, for `scoring=` of a grid search or cross-validation.
+
+    `metric` is any name of scikit-learn's scorers: `functools.partial(score, metric="balanced_accuracy")`.
+    """
+    known, names = _labels(y)
+    if not known.any():
+        raise DataError("No image has a label to compare with.")
+    images = X.iloc[np.flatnonzero(known)] if hasattr(X, "iloc") else np.asarray(X)[known]
+    return float(get_scorer(metric)(estimator, images, names))
 
 
 def _labels(y: Any) -> tuple[NDArray[np.bool_], NDArray[Any]]:

@@ -167,13 +167,10 @@ def _problems(
         text = f"{_appear(groups)} both in training and in test or validation. "
         yield Problem("leak", True, text + "What is measured there will look better than it is; keep one of each.")
     if found.unreadable:
-        several = len(found.unreadable) > 1
-        text = (
-            f"{len(found.unreadable)} images cannot be read. Repair them, take them out,"
-            if several
-            else ("1 image cannot be read. Repair it, take it out,")
-        )
-        yield Problem("unreadable", False, text + " or train on the rest with --skip-unreadable.")
+        many = len(found.unreadable) > 1
+        text = f"{len(found.unreadable)} images cannot be read" if many else "1 image cannot be read"
+        text += f", and training stops at {'them' if many else 'it'}. Repair {'them' if many else 'it'}, take "
+        yield Problem("unreadable", True, text + f"{'them' if many else 'it'} out, or add --skip-unreadable.")
     few = {label: count for label, count in used.items() if 0 < count < FEW_LABELS}
     if few and reason is None:
         text = f"Few labels: {_listed(few)}. Label at least {FEW_LABELS} of each class; once there is a run, "

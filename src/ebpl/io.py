@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import math
 import os
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +32,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
                 os.fsync(file.fileno())  # the bytes must be on the disk before the name points to them
             temporary.chmod(0o644)
             temporary.replace(path)
+            _sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -38,6 +42,71 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 def write_failed(path: Path, error: OSError) -> WriteError:
     """The error for a file that could not be written: why, and that nothing else was harmed."""
     return WriteError(f"Could not write {path}: {error.strerror or error}. What was there before is unharmed.")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the folder's new entry reach the disk, so that it outlives a power failure, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+RUN_FILES = frozenset(
+    {
+        *("settings.toml", "environment.json", "seeds.json", "metrics.csv", "train.log", ".lock", "best.safetensors"),
+        *("test_metrics.json", "details.npz", "pseudo_labels", "checkpoints", "tensorboard"),
+    }
+)
+"""What a training writes into its run directory: files, and folders of them."""
+
+
+def check_output(path: str | os.PathLike[str], force: bool, inside: Path | None = None) -> None:
+    """Refuse, before any work is done, a file that must not be written.
+
+    `-` is standard output. A folder, a device, a pipe or a link is refused, an existing file unless `force` is true,
+    and always a file that the training wrote into the run directory `inside`.
+    """
+    if str(path) == "-":
+        return
+    target = Path(path)
+    try:
+        kind = None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            kind = target.lstat().st_mode
+        own = inside is not None and _is_run_file(target, inside)
+        folder = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
+    except PermissionError as error:
+        raise write_failed(target, error) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{str(path)!a} cannot be the name of a file: {error}.") from error
+    if str(path).endswith(("/", os.sep)) or (kind is not None and stat.S_ISDIR(kind)):
+        raise UsageError(f"{path} is a folder. Give the name of a file to write.")
+    if kind is not None and stat.S_ISLNK(kind):
+        raise UsageError(f"{path} is a link, which is not written to. Give the file itself, or - for standard output.")
+    if kind is not None and not stat.S_ISREG(kind):
+        raise UsageError(f"{path} is a device or a pipe. Give the name of a file, or - for standard output.")
+    if own:
+        raise UsageError(f"{path} belongs to the run {inside}, which would be lost. Choose another name.")
+    if kind is not None and not force:
+        raise UsageError(
+            f"{path} exists already. Choose another name, or --force (in Python: force=True) to replace it."
+        )
+    if not folder.is_dir():
+        raise write_failed(target, NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder"))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise write_failed(target, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _is_run_file(target: Path, run: Path) -> bool:
+    """Whether a training writes this file into the run directory, or into that of one of its seeds."""
+    place = target.parent.resolve() / target.name
+    if not place.is_relative_to(run.resolve()):
+        return False
+    parts = place.relative_to(run.resolve()).parts
+    return bool(RUN_FILES & set(parts[1:2] if parts[0].startswith("seed-") else parts[:1]))
 
 
 @contextlib.contextmanager
@@ -52,7 +121,10 @@ def partly_written(target: str, binary: bool = False) -> Iterator[IO[Any]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") if binary else part.open("w", encoding="utf-8", newline="") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         raise write_failed(path, error) from error
     finally:
@@ -130,7 +202,7 @@ def csv_writer(file: IO[str]) -> Write:
         nonlocal writer
         if writer is None:
             writer = csv.DictWriter(file, list(row), lineterminator="\n")
-            writer.writeheader()
+            writer.writerow({name: harmless_cell(name) for name in row})
         writer.writerow({name: _as_text(name, value) for name, value in row.items()})
 
     return write
@@ -144,7 +216,38 @@ def _as_text(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}" if name == "energy" else f"{value:.6f}"
-    return str(value)
+    return harmless_cell(str(value))
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_FORMULA = re.compile(r"'*[=+\-@]")
+
+
+def harmless_cell(text: str) -> str:
+    """Somebody's text as a cell of a sheet: no formula, and on one line.
+
+    What a spreadsheet would compute begins with an apostrophe, and control characters are spelt out. Numbers stay.
+
+    >>> [harmless_cell(text) for text in ("a b.png", "=cmd()", "-1", "a\\rb")]
+    ['a b.png', "'=cmd()", '-1', 'a\\\\rb']
+    """
+    return no_formula(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
+
+
+def no_formula(text: str) -> str:
+    """Text as a cell that a spreadsheet does not compute; `plain_cell` gives it back."""
+    if not _FORMULA.match(text):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def plain_cell(cell: str) -> str:
+    """What a cell means: `no_formula` undone."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell[1:]) else cell
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -216,8 +319,13 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a finite number that a float can hold."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def is_object(value: Any) -> bool:

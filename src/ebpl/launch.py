@@ -1,23 +1,32 @@
 """The processes that train one run together: which of them this one is, and how the command starts them.
 
 torchrun and SLURM say in environment variables who a process is; processes that the command starts itself get
-torchrun's variables. Collective work is in `ebpl.training.distributed`. Nothing here needs torch.
+torchrun's variables. Collective work is in `ebpl.training.distributed`. Nothing here needs torch. The end of the file
+keeps processes that know nothing of each other out of one folder.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import glob
+import itertools
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-from ebpl.errors import UsageError
+from ebpl.errors import RunError, UsageError
+from ebpl.io import write_failed
 
 INTERRUPTED = 130
 GRACE = 10.0
@@ -193,3 +202,79 @@ def leave(code: int) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+OLD_PART = 60.0
+"""Seconds after which a half-made folder of a process that is gone is removed."""
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+def create_folder(path: Path, make: Callable[[Path], None]) -> bool:
+    """A new folder, which `make` fills under a hidden name: it appears whole or, after a kill, not at all.
+
+    False where there is something already, even if another process was faster by a moment; a folder that was empty is
+    replaced.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    part = target.with_name(f".{target.name[:180]}.part-{os.getpid()}-{secrets.token_hex(3)}")
+    if not _is_free(target):
+        return False
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old_parts(target)
+        try:
+            part.mkdir()
+            make(part)
+            part.rename(target)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                return False
+            if not target.is_dir():
+                raise
+            os.close(os.open(target / ".lock", os.O_CREAT | os.O_EXCL))  # a mount point, or nothing may stand beside it
+            make(target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise write_failed(path, error) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return True
+
+
+def create_free_folder(parent: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """The same under a name that is free, with -2, -3 ... appended where it is taken."""
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+    names = (parent / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+    return next(path for path in names if create_folder(path, make))
+
+
+def _is_free(path: Path) -> bool:
+    return not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir()))
+
+
+def _remove_old_parts(path: Path) -> None:
+    """Remove what killed processes left of making this folder."""
+    for old in path.parent.glob(f".{glob.escape(path.name[:180])}.part-*"):
+        with contextlib.suppress(OSError, ValueError):
+            starter = int(old.name.rpartition(".part-")[2].partition("-")[0])
+            if time.time() - old.stat().st_mtime > OLD_PART and not Path(f"/proc/{starter}").exists():
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a run directory for this process, by a lock on a file in it."""
+    try:
+        lock = (path / ".lock").open("w")
+    except OSError as error:
+        raise write_failed(path, error) from error
+    with lock:
+        with contextlib.suppress(ImportError):  # not a POSIX system: no lock there
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"{path} is being trained by another process. Wait for it, or stop it first.") from None
+        yield

@@ -6,8 +6,11 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
+
+NARROW = 80
+"""Columns of a terminal below which a bar shows less."""
 
 
 class Progress(Protocol):
@@ -82,8 +85,7 @@ class Bar(Silent):
         self._display.start()
 
     def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
-        text = "  ".join(f"{name} {value:.3g}" for name, value in facts.items())
-        self._display.update(self._task, advance=updates, where=where, facts=text)
+        self._display.update(self._task, advance=updates, where=where, facts=facts_in_words(facts))
 
     def say(self, text: str) -> None:
         self._display.console.print(harmless(self._label + text), markup=False, highlight=False, emoji=False)
@@ -100,15 +102,18 @@ def _display() -> Any:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
+    console = Console(stderr=True)
+    # on a narrow terminal the time left is worth more than the time that has passed
+    elapsed = [TimeElapsedColumn(table_column=Column(no_wrap=True))] if console.width >= NARROW else []
     return Progress(
         TextColumn("[bold]{task.description}"),
         TextColumn("{task.fields[where]}"),
         BarColumn(bar_width=None, table_column=Column(ratio=1, no_wrap=True)),
         TextColumn("{task.percentage:>3.0f}%"),
         _facts_column(),
-        TimeElapsedColumn(),
+        *elapsed,
         _time_left_column(),
-        console=Console(stderr=True),
+        console=console,
         expand=True,
     )
 
@@ -123,11 +128,12 @@ def _facts_column() -> Any:
         def render(self, task: Task) -> Text:
             return Text(task.fields["facts"], no_wrap=True, overflow="ellipsis")
 
-    return Facts(Column())
+    return Facts(Column())  # the only column that may wrap is the only one that gets narrower
 
 
 def _time_left_column() -> Any:
     from rich.progress import ProgressColumn, Task
+    from rich.table import Column
     from rich.text import Text
 
     class TimeLeft(ProgressColumn):
@@ -137,7 +143,17 @@ def _time_left_column() -> Any:
             left = task.time_remaining
             return Text("" if left is None else f"{duration(left)} left")
 
-    return TimeLeft()
+    return TimeLeft(Column(no_wrap=True))
+
+
+def facts_in_words(facts: dict[str, float]) -> str:
+    """Numbers with their names, an accuracy in per cent.
+
+    >>> facts_in_words({"validation accuracy": 0.815, "loss": 0.12345})
+    'validation accuracy 81.5 %  loss 0.1235'
+    """
+    shown = {name: f"{100 * v:.1f} %" if name.endswith("accuracy") else f"{v:.4g}" for name, v in facts.items()}
+    return "  ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def terminal_progress(label: str = "") -> Progress:
@@ -215,19 +231,28 @@ MOST_COLUMNS = 5
 """As many seeds as fit beside each other on a terminal of 80 columns."""
 
 
-def measures_table(title: str, results: dict[str, dict[str, Any]], shown: Sequence[str] | None = None) -> Any:
-    """Measures as rows (all, or the ones named), one column a result."""
+def measures_table(
+    title: str, results: dict[str, dict[str, Any]], shown: Sequence[str] | None = None, bins: Mapping[str, Any] = {}
+) -> Any:
+    """Measures as rows (all, or the ones named), one column a result.
+
+    `bins` are the reliability bins of each: with them it is said whether a wrong confidence is more than chance.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    from ebpl.metrics import METRICS, in_words
+    from ebpl.metrics import METRICS, confidence_direction, in_words
 
     table = Table(title=Text(harmless(title)), title_justify="left")
     table.add_column("measure")
     for name in results:
         table.add_column(name, justify="right")
+    words = {
+        name: confidence_direction(result.get("overconfidence"), bins.get(name)) for name, result in results.items()
+    }
     for key in shown or METRICS:
-        table.add_row(METRICS[key].title, *[in_words(key, result.get(key)) for result in results.values()])
+        cells = [in_words(key, result.get(key), words[name]) for name, result in results.items()]
+        table.add_row(METRICS[key].title, *cells)
     return table
 
 

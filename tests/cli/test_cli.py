@@ -2,17 +2,19 @@ import importlib
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from ebpl.cli import VERBS, build_parser, main
 from ebpl.cli.options import assignment
 from ebpl.config import Settings, fields
-from ebpl.errors import DivergedError
+from ebpl.errors import DataError, DivergedError, RunError, UsageError
 from ebpl.runs import Run
 from tests.helpers import QUICK, blobs, class_folders, ebpl, environment, quick
 
@@ -64,8 +66,8 @@ def test_every_setting_can_be_given_on_the_command_line() -> None:
 
 SHELL_ONLY = {
     "inspect": {"json", "no_timing"},
-    "evaluate": {"json"},
-    "suggest": {"output", "label_studio", "image_url", "no_predictions"},
+    "evaluate": {"json", "force"},
+    "suggest": {"output", "label_studio", "image_url", "no_predictions", "force"},
 }
 """Forms of output, which in Python are values; --no-timing is timing=False."""
 PYTHON_ONLY = {"settings", "changes", "data", "timing", "progress", "done"}
@@ -128,7 +130,7 @@ def test_help_is_shown_however_it_is_asked_for(capsys) -> None:
         (["train", "digits", "--set", "sgld.stesp=1"], "There is no setting 'sgld.stesp'. Did you mean sgld.steps"),
         (["train", "digits", "--set", "steps=3"], "steps could be curriculum.steps or sgld.steps."),
         (["train", "digits", "--set", "sgld.steps=many"], "sgld.steps is 'many', but must be a whole number"),
-        (["train", "digits", "--set", "sgld.steps=0"], "sgld.steps is 0, but must be at least 1"),
+        (["train", "digits", "--set", "sgld.steps=0"], "sgld.steps is 0, but must be between 1 and 100000"),
         (["train", "digits", "--set", "sgld.steps"], "give a name and a value, for instance sgld.steps=5"),
         (["train", "digits", "--set", "sgld.clamp_samples=maybe"], "'maybe', but must be true or false"),
         (["train", "digits", "--config", "none.toml"], "There is no file none.toml"),
@@ -136,7 +138,7 @@ def test_help_is_shown_however_it_is_asked_for(capsys) -> None:
         (["trian", "digits"], "There is no command 'trian'. Did you mean train"),
         (["train", "digits", "--method", "ebp"], "There is no method 'ebp'. Did you mean ebpl"),
         (["train", "digits", "--epochs", "many"], "'many' is not a whole number"),
-        (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be at least 1"),
+        (["train", "digits", "--epochs", "-3"], "epochs is -3, but must be between 1 and 10000"),
         (["train", "digits", "--preset", "fast"], "There is no preset 'fast'"),
         (["train", "digits", "--depth", "17"], "Nearest: 16 or 22"),
         (["train", "digits", "--image-size", "0"], "0 is not positive"),
@@ -149,8 +151,6 @@ def test_help_is_shown_however_it_is_asked_for(capsys) -> None:
     ],
 )
 def test_a_wrong_command_line_is_answered_with_what_is_right(capsys, arguments: list[str], message: str) -> None:
-    import torch
-
     if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     code, _, error = run(capsys, *arguments)
@@ -267,7 +267,7 @@ def test_runs_that_have_nothing_in_common_are_resumed_together_and_shown_one_by_
     assert code == 0
     assert "b: continuing after 2 epochs" in err
     assert out.count("macro F-score") == 2
-    assert "mean" not in out
+    assert "Each seed's weights" not in out
 
 
 def test_seeds_without_test_images_say_how_to_measure(capsys, tmp_path: Path) -> None:
@@ -294,8 +294,9 @@ def test_interrupting_says_how_to_go_on(capsys, monkeypatch) -> None:
     assert "ebpl resume here" in error
 
 
-def test_too_little_memory_is_a_message(capsys) -> None:
-    code, _, error = run(capsys, "train", "digits", *QUICK, "--set", f"sgld.buffer_size={10**12}", "--run", "run")
+def test_too_little_memory_is_a_message(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebpl.training.train_state.ReplayBuffer", lambda *_: torch.empty(10**15))
+    code, _, error = run(capsys, "train", "digits", *QUICK, "--run", "run")
     assert code == 1
     assert "not enough memory" in error
     assert "sgld.buffer_size" in error
@@ -329,3 +330,64 @@ def test_names_from_outside_do_nothing_to_the_terminal(capsys: pytest.CaptureFix
     assert code == 3
     assert r"\x1b]0;title\x07\x1b[2J.png: the file is empty" in error
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", error)
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_closed_standard_streams_are_no_traceback(closed: int, run: Run) -> None:
+    shell = f'exec "$@" {closed}>&-'
+    command = [sys.executable, "-m", "ebpl", "evaluate", str(run.path), "nothing.npz"]
+    done = subprocess.run(["sh", "-c", shell, "sh", *command], capture_output=True, text=True, env=environment())
+    assert done.returncode == DataError.exit_code
+    assert "Traceback" not in done.stderr
+    command = [sys.executable, "-m", "ebpl", "--version"]
+    done = subprocess.run(["sh", "-c", shell, "sh", *command], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_predictions_for_a_closed_standard_output_are_no_traceback(run: Run) -> None:
+    class_folders(Path("pets"))
+    command = [sys.executable, "-m", "ebpl", "predict", str(run.path), "pets"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], capture_output=True, text=True, env=environment()
+    )
+    assert "Traceback" not in done.stderr
+    assert "images" in done.stderr
+
+
+def test_a_time_limit_or_a_run_that_makes_no_sense_is_one_line(capsys) -> None:
+    for words, said in (
+        (["--time-limit", "banana"], "'banana' is not a time. Give for instance 90, 90s, 20m or 1.5h"),
+        (["--time-limit", "nan"], "'nan' is not a time"),
+        (["--run", "run-\udcff"], "is not valid UTF-8"),
+        (["--set", "updates_per_epoch=1000000000000000"], "must be between 1 and 1000000"),
+    ):
+        assert main(["train", "digits", "--preset", "quick", *words]) in (UsageError.exit_code, RunError.exit_code)
+        assert said in capsys.readouterr().err
+    assert not list(Path().glob("run*"))
+
+
+def test_seeds_whose_runs_are_gone_are_named_and_resume_does_not_end_well(capsys) -> None:
+    assert (
+        main(["train", "digits", *QUICK, "--epochs", "1", "--pseudo-labels", "none", "--seeds", "0,1,2", "--run", "s"])
+        == 0
+    )
+    capsys.readouterr()
+    shutil.rmtree("s/seed-1")
+    assert main(["resume", "s"]) == RunError.exit_code
+    assert "no run directory for seed 1 in s" in capsys.readouterr().out
+    shutil.rmtree("s/seed-2")
+    assert main(["resume", "s"]) == RunError.exit_code
+    assert "no run directory for seed 1, 2 in s" in capsys.readouterr().out
+    shutil.rmtree("s/seed-0")
+    assert main(["resume", "s"]) == RunError.exit_code
+    assert "the runs of 0, 1, 2 are gone" in capsys.readouterr().err
+
+
+def test_resume_of_a_finished_run_with_damaged_weights_does_not_end_well(capsys, run: Run) -> None:
+    weights = run.path / "best.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    assert main(["resume", str(run.path)]) == RunError.exit_code
+    told = capsys.readouterr()
+    assert "its check sum is wrong" in told.err
+    assert "Weights of" not in told.out
+    assert "finished already" not in told.out

@@ -15,6 +15,7 @@ from PIL import Image
 import ebpl
 from ebpl.cli import build_parser, main
 from ebpl.cli.data import MOST_CLASSES, SHOWN, show_inspection
+from ebpl.errors import DataError, UsageError
 from ebpl.inspection import FEW_LABELS, Inspection, inspect
 from ebpl.labeling.label_studio import NAME
 from ebpl.training.time_budget import Timing
@@ -92,6 +93,56 @@ def test_tasks_may_name_images_by_address_and_leave_the_answer_out() -> None:
     for task in json.loads(Path("t.json").read_text()):
         assert task["data"]["image"] == "http://x/" + task["data"][NAME]
         assert "predictions" not in task
+
+
+def test_a_sheet_that_nobody_filled_in_adds_no_label(capsys) -> None:
+    truth = photos()
+    assert main(["train", "photos", "--run", "run", *SETTINGS]) == 0
+    capsys.readouterr()
+    assert main(["suggest", "run", "--n", "4", "--output", "next.csv"]) == 0
+    out = capsys.readouterr().out
+    command = "ebpl add-labels photos next.csv --output labelled.csv"
+    assert "fill in its column label" in out
+    assert command in out
+    with open("next.csv", newline="") as file:
+        sheet = list(csv.DictReader(file))
+    assert all(row["label"] == "" and row["guess"].startswith("class") for row in sheet)
+    assert main(shlex.split(command)[1:]) == DataError.exit_code
+    assert "no label was filled in" in capsys.readouterr().err
+    assert not Path("labelled.csv").exists()
+    rows = [f"{row['image']};{truth[row['image']] if i else ''};{row['guess']}" for i, row in enumerate(sheet)]
+    Path("next.csv").write_text("\n".join(["image;label;guess", *rows]))
+    assert main(shlex.split(command)[1:]) == 0
+    assert "3 images have a label now" in capsys.readouterr().out
+    assert main(["suggest", "run", "--n", "4", "--output", "next.csv", "--force"]) == 0
+    assert "--output labelled-2.csv" in capsys.readouterr().out  # what it says can be typed
+
+
+def test_suggestions_replace_no_file_that_is_there(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos()
+    assert main(["train", "photos", "--run", "run", *SETTINGS]) == 0
+    words = ["suggest", "run", "--n", "2", "--output"]
+    assert main([*words, "next.csv"]) == 0
+    before = Path("next.csv").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr("ebpl.labeling.suggest", lambda *_, **__: pytest.fail("there was work"))
+        for target, message in {
+            "next.csv": "exists already",
+            "photos": "is a folder",
+            "run/metrics.csv": "belongs to the run",
+            "/dev/null": "is a device",
+            "n.csv --label-studio t.xml": "tasks.json",
+            "n.csv --label-studio -": "tasks.json",
+            "n.csv --label-studio next.csv": "exists already",
+            "n.json --label-studio n.json": "different files",
+        }.items():
+            capsys.readouterr()
+            assert main([*words, *target.split()]) == UsageError.exit_code
+            assert message in capsys.readouterr().err
+    assert not Path("t.xml").exists()
+    Path("next.csv").write_text("mine")
+    assert main([*words, "next.csv", "--force"]) == 0
+    assert Path("next.csv").read_text() == before
 
 
 @pytest.fixture
@@ -264,7 +315,10 @@ def test_the_time_it_takes_is_told_where_it_was_measured(shown) -> None:
     timing = Timing(updates=1200, timed=7, update=0.25, seconds=330)
     timed = dataclasses.replace(found.suggestion, device="cuda", timing=timing)
     printed = shown(dataclasses.replace(found, suggestion=timed))
-    assert "It will take about 5 min 30 s here (cuda): 1200 updates of 250 ms, by 7 that were tried." in printed
+    assert "It will take about 5 min 30 s here (cuda): 1,200 updates of 250 ms, by 7 that were tried." in printed
+    slow = dataclasses.replace(timed, timing=Timing(updates=2268, timed=2, update=2.16, seconds=4900))
+    printed = shown(dataclasses.replace(found, suggestion=slow))
+    assert "It will take about 1 h 21 min here (cuda): 2,268 updates of 2.2 s, by 2 that were tried." in printed
 
 
 def test_what_makes_results_wrong_is_marked_as_serious(shown) -> None:

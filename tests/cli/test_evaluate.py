@@ -1,3 +1,5 @@
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -5,6 +7,7 @@ import pytest
 
 from ebpl.cli import main
 from ebpl.runs import Run
+from tests.helpers import class_folders
 
 Named = Callable[[str], Run]
 
@@ -47,3 +50,34 @@ def test_a_folder_of_seeds_is_told_to_name_one(run_named: Named, capsys: pytest.
 def test_images_that_are_gone_are_told(run_named: Named, capsys: pytest.CaptureFixture[str], caplog) -> None:
     assert main(["report", str(run_named("with truth").path)]) == 0
     assert "could not be looked at" in caplog.text
+
+
+def test_metrics_are_not_written_over_a_file_a_folder_a_link_or_the_run(
+    run_named: Named, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_named("without truth")
+    Path("mine.json").write_text("precious")
+    Path("link.json").symlink_to("mine.json")
+    before = (run.path / "settings.toml").read_bytes()
+    class_folders(Path("photos"), unlabeled=0)
+    for name in ("mine.json", "link.json", ".", "run/settings.toml"):
+        assert main(["evaluate", "run", "photos", "--json", name]) == 2
+        assert name.removeprefix("run/") in capsys.readouterr().err
+    assert Path("mine.json").read_text() == "precious"
+    assert (run.path / "settings.toml").read_bytes() == before
+    assert main(["evaluate", "run", "photos", "--json", "mine.json", "--force"]) == 0
+    found = json.loads(Path("mine.json").read_text())
+    assert [row["class"] for row in found["by_class"]] == ["cats", "dogs"]
+
+
+def test_evaluate_and_the_report_say_the_same_of_the_confidence(
+    run_named: Named, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_named("without truth")
+    class_folders(Path("photos"), unlabeled=0)
+    assert main(["evaluate", "run", "photos"]) == 0
+    said = re.search(r"\((over|under|neither)\)", capsys.readouterr().out)
+    assert said
+    assert main(["report", "run", "--data", "photos", "--output", "page.html"]) == 0
+    word = "neither over- nor under-confident" if said[1] == "neither" else f"It is {said[1]}-confident"
+    assert word in Path("page.html").read_text()

@@ -18,7 +18,10 @@ def test_values_out_of_range_are_refused_with_the_reason() -> None:
         (positive, "0", "not positive"),
         (share, "1.5", "between 0 and 1"),
         (counts, "1,x", "not a whole number"),
-        (seconds, "soon", "not a number"),
+        *(
+            (seconds, text, "not a time. Give for instance 90, 90s, 20m or 1.5h")
+            for text in ("soon", "nan", "-3m", "", "inf", "0")
+        ),
     ):
         with pytest.raises(argparse.ArgumentTypeError, match=reason):
             kind(text)

@@ -18,7 +18,7 @@ def run() -> Run:
 
 
 def test_the_command_writes_a_whole_file_or_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "run", "photos", "--output", "out/labels.csv"]) == 0
+    assert main(["predict", "run", "photos", "--output", "out/labels.csv", "--label-outliers"]) == 0
     with Path("out/labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert f"{len(rows)} images, {len(rows)} labelled" in capsys.readouterr().err
@@ -36,9 +36,38 @@ def test_what_is_told_besides_the_file(run: Run, capsys: pytest.CaptureFixture[s
     with Path("b.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     labelled = sum(bool(row["label"]) for row in rows)
+    usual = sum(row["outlier"] == "no" for row in rows)
     told = capsys.readouterr().err
-    assert f"{labelled} labelled (coverage {100 * labelled / len(rows):.0f} %)" in told
+    assert f"{labelled} labelled (coverage {100 * labelled / usual:.0f} %)" in told
     assert "measured on the run's 8 test images at that coverage: " in told
+
+
+def test_outliers_get_no_label_and_the_line_says_how_many_were_left_out(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = ["predict", "run", "photos", "--outlier-quantile", "0.5", "--output"]
+    assert main([*half, "a.csv"]) == 0
+    with Path("a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    outliers = sum(row["outlier"] == "yes" for row in rows)
+    assert outliers
+    assert not any(row["label"] for row in rows if row["outlier"] == "yes")
+    told = capsys.readouterr().err
+    assert f"{len(rows)} images, {len(rows) - outliers} labelled; " in told
+    assert f"{outliers} are outliers, unlike the training images: without a label, and left out" in told
+    assert main([*half, "b.csv", "--label-outliers"]) == 0
+    told = capsys.readouterr().err
+    assert f"{len(rows)} images, {len(rows)} labelled; " in told
+    assert f"% of the {len(rows) - outliers} that are no outliers right" in told
+    assert f"{outliers} are outliers, unlike the training images: left out of these numbers" in told
+
+
+def test_a_balanced_decision_is_a_column_beside_the_label(run: Run) -> None:
+    assert main(["predict", "run", "photos", "--decide", "balanced", "--output", "a.csv"]) == 0
+    with Path("a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:4] == ["image", "label", "decision", "confidence"]
+    assert {bool(row["decision"]) == bool(row["label"]) for row in rows} == {True}
 
 
 def test_no_image_at_all_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,3 +89,19 @@ def test_images_that_cannot_be_read_end_in_an_error_only_if_all_are(
     with Path("a.csv").open(newline="") as file:
         assert [bool(row["problem"]) for row in csv.DictReader(file)] == [True]
     assert main(["predict", "run", "broken", "photos", "--output", "b.csv"]) == 0
+
+
+def test_labels_are_not_written_over_a_file_unless_forced_nor_over_the_run(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.csv").write_text("precious")
+    Path("link.csv").symlink_to("mine.csv")
+    before = (run.path / "metrics.csv").read_bytes()
+    for name in ("mine.csv", "link.csv", ".", "run/metrics.csv"):
+        assert main(["predict", "run", "photos", "--output", name]) == 2
+        assert name in capsys.readouterr().err
+    assert main(["predict", "run", "photos", "--output", "run/metrics.csv", "--force"]) == 2
+    assert (run.path / "metrics.csv").read_bytes() == before
+    assert Path("mine.csv").read_text() == "precious"
+    assert main(["predict", "run", "photos", "--output", "mine.csv", "--force"]) == 0
+    assert Path("mine.csv").read_text().startswith("image,label,")

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,3 +94,15 @@ def test_what_was_given_is_in_the_run_directory() -> None:
     assert main(["train", "pets", *QUICK, *words, "--pseudo-labels", "none", "--run", "run"]) == 0
     expected = quick(runtime__checkpoint_seconds=0, data__max_shift=1, seed=4, epochs=1, pseudo_labels="none")
     assert Run("run").settings == expected
+
+
+def test_what_a_user_should_know_of_a_run_is_said_at_its_end(capsys, run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    events = [{"phase": "initial", "epoch": 1, "reason": "x"}]
+    path.write_text(json.dumps({**result, "healed_divergences": events, "never_predicted": ["cat\x1b[31m"]}))
+    assert main(["resume", str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert "Warning: Training diverged and recovered once" in said
+    assert "Warning: Never predicted for any test image: cat" in said
+    assert "\x1b[31m" not in said

@@ -126,7 +126,11 @@ def test_settings_cannot_be_changed_after_they_were_checked() -> None:
     [
         ({"epoch": 3}, "Did you mean epochs"),
         ({"depth": 15}, "6n \\+ 4. Nearest: 10 or 16"),
-        ({"epochs": -1}, "optim.epochs is -1, but must be at least 1"),
+        ({"epochs": -1}, "optim.epochs is -1, but must be between 1 and 10000"),
+        ({"curriculum.steps": 10**9}, "curriculum.steps is 1000000000, but must be between 1 and 1000"),
+        ({"optim.updates_per_epoch": 10**15}, "updates_per_epoch is 10+, but must be between 1 and 1000000"),
+        ({"learning_rate": 10**400}, "optim.learning_rate is 10+, but must be a finite number"),
+        ({"learning_rate": -1}, "optim.learning_rate is -1, but must be at least 0"),
         ({"epochs": 1.5}, "a whole number"),
         ({"epochs": True}, "a whole number"),
         ({"sgld.clamp_samples": 1}, "true or false"),

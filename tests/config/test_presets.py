@@ -186,3 +186,7 @@ def test_a_damaged_settings_file_is_named() -> None:
 
 def test_the_settings_of_tests_are_those_of_the_quick_preset_made_shorter() -> None:
     assert nearest_preset(quick())[0] == "quick"
+
+
+def test_the_preset_for_cpus_selects_by_class() -> None:
+    assert preset("quick").curriculum.selection == "class"

@@ -8,6 +8,7 @@ from PIL import Image
 import ebpl
 from ebpl.data import load
 from ebpl.errors import DataError
+from ebpl.inspection import inspect
 from tests.helpers import class_folders, quick, write_png
 
 
@@ -265,16 +266,73 @@ def test_images_outside_the_class_folders_are_counted(tmp_path: Path) -> None:
         load(root / "cats")
 
 
-def test_a_link_to_its_own_folder_is_no_class(tmp_path: Path) -> None:
+def test_a_linked_folder_is_not_entered_but_named(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "pets", unlabeled=0)
     (root / "zoo").symlink_to(root, target_is_directory=True)
-    with pytest.raises(DataError, match=r"zoo would be a class, but is a link to .*pets, which it lies in"):
+    with pytest.raises(DataError, match=r"zoo is a link to a folder, and such links are not followed"):
         load(root)
     (root / "zoo").unlink()
     (root / "round").symlink_to(root / "round")
+    assert len(load(root).train) == 8
     (root / "cats").rename(tmp_path / "elsewhere")
     (root / "cats").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    assert len(load(root).train) == 8
+    with pytest.raises(DataError, match="cats is a link to a folder"):
+        load(root)
+
+
+@pytest.mark.parametrize("name", ["test", "Test", "val", "validation", "valid"])
+@pytest.mark.parametrize("unlabeled", [0, 6])
+def test_a_part_beside_class_folders_is_no_class(tmp_path: Path, name: str, unlabeled: int) -> None:
+    root = class_folders(tmp_path / "pets", unlabeled=unlabeled)
+    class_folders(root / name, labeled=3, unlabeled=0)
+    data = load(root)
+    assert data.classes == ("cats", "dogs")
+    assert len(data.train) == 8 + unlabeled
+    part = data.test if name.lower() == "test" else data.validation
+    assert part is not None
+    assert part.labels.tolist() == [0] * 3 + [1] * 3
+    assert inspect(root, timing=False).contents.classes == ("cats", "dogs")
+
+
+def test_images_to_measure_on_need_no_others(tmp_path: Path) -> None:
+    class_folders(tmp_path / "pets" / "test", labeled=3, unlabeled=0)
+    data = load(tmp_path / "pets", training=False)
+    assert data.test is not None
+    assert (len(data.train), len(data.test), data.classes) == (0, 6, ("cats", "dogs"))
+
+
+def test_what_looks_like_a_part_and_cannot_be_one_is_asked_about(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    write_png(root / "test" / "1.png")
+    for look in (load, lambda path: inspect(path, timing=False)):
+        with pytest.raises(DataError, match=r"test looks like images to measure on, but holds no class folders.*class"):
+            look(root)
+    write_png(root / "test" / "horses" / "1.png")
+    with pytest.raises(DataError, match="holds no folder of cats, dogs"):
+        load(root)
+    write_png(root / "test" / "cats" / "1.png")
+    (root / "test" / "horses" / "1.png").unlink()
+    (root / "test" / "horses").rmdir()
+    assert load(root).notes == ("1 images in test/ are in no class folder and left out",)
+    (root / "test").rename(root / "testing")
+    with pytest.raises(DataError, match=r"testing would be a class.*name it test or val"):
+        load(root)
+
+
+def test_test_images_without_a_class_are_noted_where_there_is_a_train_folder(tmp_path: Path) -> None:
+    class_folders(tmp_path / "pets" / "train")
+    write_png(tmp_path / "pets" / "test" / "1.png")
+    data = load(tmp_path / "pets")
+    assert data.test is None
+    assert data.notes == ("1 images in test/ are in no class folder and left out",)
+
+
+def test_what_macos_puts_into_archives_is_no_class(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    write_png(root / "__MACOSX" / "cats" / "0.png")
+    write_png(root / "cats" / "__MACOSX" / "0.png")
+    data = load(root)
+    assert (data.classes, len(data.train)) == (("cats", "dogs"), 14)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -287,6 +345,27 @@ def test_a_csv_as_spreadsheets_write_it(tmp_path: Path, end: str) -> None:
     assert data.classes == ("<b>bold</b>", 'a "b"', "c")
     assert data.train.labels.tolist() == [1, 2, 0, -1]
     assert data.train.paths == ('with "quotes".png', "with, comma.png", "ü語.png", "<b>.png")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("nothing", ["", "NaN", "None", "n/a", "NULL"])
+def test_a_csv_as_people_have_it(tmp_path: Path, separator: str, nothing: str) -> None:
+    for i, name in enumerate("abc"):
+        write_png(tmp_path / f"{name}.png", value=i)
+    rows = [("Note", "Image", " LABEL "), ("1,5" if separator != "," else "", "a.png", "x"), ("", "b.png", " y ")]
+    text = "\r\n".join(separator.join(row) for row in [*rows, ("", "c.png", nothing)])
+    table = tmp_path / ("labels.tsv" if separator == "\t" else "labels.csv")
+    table.write_bytes(f"\ufeff{text}\r\n".encode())
+    data = load(table)
+    assert (data.classes, data.train.labels.tolist()) == (("x", "y"), [0, 1, -1])
+    assert data.notes == ((f"images with the label {nothing} are taken as unlabelled",) if nothing else ())
+
+
+def test_a_label_with_a_comma_is_not_cut_in_two(tmp_path: Path) -> None:
+    write_png(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("image,label\na.png,cat,small\n")
+    with pytest.raises(DataError, match="line 2 has 3 cells, but the first line names 2"):
+        load(tmp_path / "labels.csv")
 
 
 def test_a_csv_may_name_images_anywhere_and_they_stay_as_they_are(tmp_path: Path) -> None:

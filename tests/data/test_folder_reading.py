@@ -37,8 +37,8 @@ def test_unreadable_images_are_left_out_where_asked_and_noted() -> None:
 
 
 def test_a_csv_that_names_unknown_images_is_read_without_them_where_asked() -> None:
-    for name in "ab":
-        write_png(Path(f"{name}.png"))
+    for i, name in enumerate("ab"):
+        write_png(Path(f"{name}.png"), value=i)
     Path("labels.csv").write_text("image,label\na.png,x\nb.png,y\nc.png,x\n")
     with pytest.raises(DataError, match=r"(?s)line 4: c\.png.*--skip-unreadable"):
         load("labels.csv")

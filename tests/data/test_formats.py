@@ -6,12 +6,14 @@ import os
 import pickle
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.io
 
+from ebpl.data import formats, load
 from ebpl.data.formats import read_cifar, read_idx, read_svhn
 from ebpl.errors import DataError
 from tests.helpers import random_images as images
@@ -96,3 +98,60 @@ def test_idx_files(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(DataError, match="damaged"):
         read_idx(path)
+
+
+def save(**arrays: object) -> Path:
+    np.savez_compressed("a.npz", **arrays)
+    return Path("a.npz")
+
+
+@pytest.mark.parametrize("label", [10**4, 10**7, 10**9, 2**63, 1e300, float("inf")])
+def test_a_label_that_is_no_class_costs_no_memory_and_one_line(label: float) -> None:
+    labels = np.array([0, 1, label], np.uint64 if label == 2**63 else None)
+    with pytest.raises(DataError, match=r"too high\. Number the classes from 0; 10,000 are the most") as raised:
+        load(save(train_images=np.zeros((3, 8, 8), np.uint8), train_labels=labels))
+    assert len(str(raised.value)) < 200
+
+
+def test_of_many_missing_classes_the_first_are_named() -> None:
+    with pytest.raises(DataError, match="of class 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 9988 more") as raised:
+        load(save(train_images=np.zeros((2, 8, 8), np.uint8), train_labels=[0, 9999]))
+    assert len(str(raised.value)) < 200
+
+
+def test_an_npz_that_unpacks_to_far_more_than_it_is_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(train_images=np.zeros((2000, 256, 256), np.uint8), train_labels=np.zeros(2000, int))
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was unpacked"))
+    with pytest.raises(DataError, match=r"would take 0\.1 GiB when unpacked, [\d,]+ times its size; at most 200 times"):
+        load(path)
+    monkeypatch.setattr(formats, "HIGHEST_RATIOS", ((1000, 2),))
+    path = save(train_images=images(20, 8, 8) // 128, train_labels=np.zeros(20, int))
+    with pytest.raises(DataError, match="at most 2 times"):
+        load(path)
+
+
+def test_only_the_arrays_that_are_needed_are_read() -> None:
+    odd = np.zeros((2000, 256, 256), np.uint8)
+    path = save(train_images=images(4, 8, 8), train_labels=[0, 1, 0, 1], other=odd)
+    assert len(load(path).train) == 4
+
+
+def test_an_array_that_promises_more_than_it_holds_is_refused_before_room_is_made() -> None:
+    packed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(packed, {"shape": (10**12, 8, 8), "fortran_order": False, "descr": "|u1"})
+    with zipfile.ZipFile("a.npz", "w") as file:
+        file.writestr("train_images.npy", packed.getvalue() + bytes(64))
+    with pytest.raises(DataError, match="promises an array"):
+        load("a.npz")
+
+
+@pytest.mark.parametrize("name", ["pipe.npz", "pipe.csv", "zero.npz", "zero.csv", "pipe", "zero"])
+def test_pipes_and_devices_are_no_data(name: str) -> None:
+    if "pipe" in name:
+        os.mkfifo(name)
+    else:
+        Path(name).symlink_to("/dev/zero")
+    with pytest.raises(DataError):
+        load(f"./{name}")
+    with pytest.raises(DataError):
+        formats.text_of(Path(name))

@@ -6,6 +6,7 @@ Blocks marked `{not-run: why}` are only checked to name commands and options tha
 are interrupted.
 """
 
+import csv
 import importlib
 import json
 import os
@@ -80,6 +81,16 @@ def label_in_label_studio() -> None:
     Path("export.json").write_text(json.dumps(done))
 
 
+def label_in_a_spreadsheet() -> None:
+    """What a person does with a sheet: agree with the model, and save it with semicolons."""
+    with Path("next.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row | {"label": row["guess"]} for row in csv.DictReader(file)]
+    with Path("next.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def run_command(line: str, interrupted: bool) -> None:
     words = shlex.split(line, comments=True)
     if words[:2] == ["python", "-m"] and words[2] in OF_CHECKOUT:
@@ -98,6 +109,8 @@ def run_command(line: str, interrupted: bool) -> None:
 def run_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     if "export.json" in block.text:
         label_in_label_studio()
+    if "add-labels photos/ next.csv" in block.text:
+        label_in_a_spreadsheet()
     for line in block.commands():
         with monkeypatch.context() as patch:
             if block.mark == "interrupted":

@@ -47,7 +47,7 @@ def test_outliers_are_measured_with_and_without_rejection(monkeypatch: pytest.Mo
     assert kept["auroc_distance"] > 0.9  # noise is far from digits, even for one epoch's features
     assert kept["unseen"]["noise"]["energy"] > 0.5
     half, everything = (step["images"] for step in kept["pseudo_labels"])
-    assert half == everything // 2
+    assert 0 <= half - everything // 2 <= 10  # half of each class, rounded up
     assert kept["pseudo_labels"][-1]["strangers"] == pytest.approx(0.2 * everything, abs=10)
     assert rejected["pseudo_labels"][-1]["images"] < everything
     step = rejected["pseudo_labels"][0]

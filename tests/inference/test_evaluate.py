@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,7 +17,8 @@ from ebpl.cli import main
 from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.data.dataset import Images
 from ebpl.errors import DataError, RunError
-from ebpl.inference.evaluate import as_trained, evaluation, evaluation_of_seeds, load_for
+from ebpl.inference.evaluate import _classes, as_trained, evaluation, evaluation_of_seeds, load_for
+from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import predict
 from ebpl.runs import WEIGHTS, Run
 from tests.helpers import blobs, class_folders, quick, random_images
@@ -254,6 +256,34 @@ def test_a_finished_run_keeps_what_its_model_said_and_how_strange_its_images_wer
     assert result["metrics"]["images"] == result["last"]["metrics"]["images"] == len(data.test)
     assert result["images"] == {"labelled": {"0": 5, "1": 5, "2": 5}, "unlabelled": 105, "validation": 0, "test": 30}
     assert sum(row["images"] for row in result["reliability"]) == len(data.test)
+
+
+def test_a_result_tells_what_accuracy_hides(trained: Run) -> None:
+    result = json.loads((trained.path / "test_metrics.json").read_text())
+    data = blobs()
+    assert data.test is not None
+    labels = data.test.labels[data.test.labeled]
+    with np.load(trained.path / "details.npz") as kept:
+        said = kept["test_labels"][data.test.labeled].astype(int)
+    counts = np.bincount(labels, minlength=len(data.classes))
+    assert result["majority_share"] == pytest.approx(counts.max() / counts.sum())
+    missing = [name for i, name in enumerate(data.classes) if counts[i] and i not in said]
+    assert result["never_predicted"] == missing
+    for i, row in enumerate(result["by_class"]):
+        assert (row["class"], row["images"]) == (data.classes[i], counts[i])
+        right = int((said[labels == i] == i).sum())
+        assert row["recall"] == pytest.approx(right / counts[i])
+        assert row["recall_interval"] == pytest.approx(wilson_interval(right, int(counts[i])))
+    assert len(result["class_means"]) == len(data.classes)
+    for step in result["pseudo_labels"]:
+        assert sum(step["classes"].values()) == step["images"]
+        assert list(step["classes"]) == list(data.classes)
+
+
+def test_a_class_that_no_image_is_predicted_to_be_is_named() -> None:
+    probabilities = np.tile([0.6, 0.3, 0.1], (10, 1))
+    found = _classes(probabilities, np.array([0] * 7 + [1] * 3), ["a", "b", "c"])
+    assert (found["majority_share"], found["never_predicted"]) == (0.7, ["b"])  # c does not occur either
 
 
 def test_a_classifier_alone_tells_no_energies(run: Run) -> None:

@@ -130,6 +130,31 @@ def test_a_model_that_computes_something_else_is_not_written(run: Run, monkeypat
     assert not Path("run/model_card.md").exists()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_computes_no_finite_numbers_is_not_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    model, description = run.load_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+    monkeypatch.setattr(Run, "load_model", lambda _: (model, description))
+    with pytest.raises(RunError, match="not finite"):
+        export(run, "a.onnx")
+    assert not Path("a.onnx").exists()
+
+
+def test_a_link_or_a_folder_is_no_place_for_a_model(run: Run) -> None:
+    Path("precious").write_text("untouched")
+    Path("link.onnx").symlink_to("precious")
+    Path("folder.onnx").mkdir()
+    Path("a_card.md").symlink_to("precious")
+    for name in ("link.onnx", "folder.onnx", "a.onnx"):
+        with pytest.raises(UsageError, match=r"is a link|is a folder"):
+            export(run, name)
+    assert Path("precious").read_text() == "untouched"
+
+
 def test_what_cannot_be_exported_is_a_message(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +166,7 @@ def test_what_cannot_be_exported_is_a_message(
     with pytest.raises(RunError, match="ebpl resume begun"):
         export("begun")
     Path("folder.onnx").mkdir()
-    assert main(["export", "run", "--output", "folder.onnx"]) == 6
+    assert main(["export", "run", "--output", "folder.onnx"]) == 2
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", "run"]) == 2
     error = capsys.readouterr().err

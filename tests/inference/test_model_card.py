@@ -14,9 +14,10 @@ from ebpl import calibration as checking
 from ebpl.calibration import CalibrationCheck
 from ebpl.data.dataset import ImageSet
 from ebpl.inference.export import model_card
-from ebpl.metrics import METRICS, in_words
+from ebpl.metrics import METRICS, confidence_direction, in_words
 from ebpl.runs import Run
 from ebpl.terminal import literal, markdown_table
+from ebpl.training.relabel import described_counts
 from tests.helpers import blobs, quick
 
 FACTS: dict[str, Any] = {
@@ -48,11 +49,17 @@ def tables(text: str) -> list[list[list[str]]]:
 
 def test_it_tells_data_labels_measures_reliability_settings_and_environment(run: Run) -> None:
     text = card(run)
-    _, labels, measures, bins, steps, settings, environment = tables(text)
+    _, labels, measures, classes, bins, steps, settings, environment = tables(text)
     result = run.metrics()
+    word = confidence_direction(result["metrics"]["overconfidence"], result["reliability"])
+    assert [row[:2] for row in classes] == [[row["class"], str(row["images"])] for row in result["by_class"]]
+    assert [row[4] for row in classes] == [
+        f"{100 * low:.0f} to {100 * high:.0f} %" for low, high in (row["recall_interval"] for row in result["by_class"])
+    ]
+    assert [row[2] for row in steps] == [described_counts(step["classes"]) for step in result["pseudo_labels"]]
     assert labels == [["0", "5"], ["1", "5"], ["2", "5"]]
     assert f"15 labelled and {len(blobs().train) - 15} unlabelled images" in text
-    assert measures == [[METRICS[name].title, in_words(name, result["metrics"][name])] for name in METRICS]
+    assert measures == [[METRICS[name].title, in_words(name, result["metrics"][name], word)] for name in METRICS]
     assert sum(int(row[1]) for row in bins) == result["metrics"]["images"]
     assert all((row[2] == "-") == (row[1] == "0") for row in bins)
     assert [int(row[1]) for row in steps] == [step["images"] for step in result["pseudo_labels"]]
@@ -71,6 +78,31 @@ def test_the_direction_of_a_wrong_confidence_is_told(run: Run) -> None:
         result["metrics"]["overconfidence"] = value
         path.write_text(json.dumps(result))
         assert words in card(run)
+
+
+def test_warnings_stand_before_all_sections(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    assert "Before you use" not in card(run) or result["never_predicted"]
+    path.write_text(json.dumps({**result, "never_predicted": ["a|b"]}))
+    text = card(run)
+    assert r"Never predicted for any test image: a\|b" in text
+    assert text.index("Before you use this model") < text.index("## What it is")
+
+
+def test_a_result_of_an_older_version_makes_a_card_without_what_it_lacks(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    for name in ("by_class", "never_predicted", "majority_share", "class_means"):
+        del result[name]
+    for step in result["pseudo_labels"]:
+        del step["classes"]
+    for name in ("auroc", "balanced_accuracy", "overconfidence", "images"):
+        del result["metrics"][name]
+    path.write_text(json.dumps(result))
+    text = card(run)
+    assert "By class" not in text
+    assert "| balanced accuracy | – |" in text
 
 
 def test_it_claims_nothing_that_was_not_measured() -> None:

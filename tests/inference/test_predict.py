@@ -1,9 +1,11 @@
 import csv
 import io
+import json
 import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from PIL import Image
 
 import ebpl
 from ebpl.cli import main
-from ebpl.errors import DataError
+from ebpl.errors import DataError, RunError, UsageError
 from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
 from ebpl.io import csv_writer
 from ebpl.models.predictions import BATCH, predict
@@ -25,7 +27,7 @@ def run() -> Run:
     return ebpl.train("photos", quick(epochs=3, pseudo_labels="none"), run="run")
 
 
-def predicted(run: Run, *places: str, **options: float) -> tuple[list[dict[str, str]], Summary]:
+def predicted(run: Run, *places: str, **options: Any) -> tuple[list[dict[str, str]], Summary]:
     text = io.StringIO()
     summary = predict_files(run, find_images(places), csv_writer(text), **options)
     text.seek(0)
@@ -33,10 +35,10 @@ def predicted(run: Run, *places: str, **options: float) -> tuple[list[dict[str, 
 
 
 def test_every_image_gets_a_row_that_agrees_with_the_model(run: Run) -> None:
-    rows, summary = predicted(run, "photos")
+    rows, summary = predicted(run, "photos", label_outliers=True)
     files = sorted(find_images(["photos"]))
     assert sorted(row["image"] for row in rows) == [str(path) for path in files]
-    assert summary.images == summary.kept == len(files)
+    assert summary.images == summary.kept + summary.labelled_outliers == len(files)
     model, description = run.load_model()
     row = rows[0]
     with Image.open(row["image"]) as image:
@@ -57,15 +59,16 @@ def test_images_that_cannot_be_read_get_the_reason_and_stop_nothing(run: Run) ->
     rows, summary = predicted(run, "more")
     assert [bool(row["problem"]) for row in rows] == [True, True, False, True]
     assert rows[0]["problem"] == "the file is empty"
-    assert (summary.images, summary.unreadable, summary.kept) == (4, 3, 1)
+    assert (summary.images, summary.unreadable) == (4, 3)
+    assert summary.kept + (summary.outliers or 0) == 1
 
 
 def test_below_the_wanted_confidence_there_is_no_label(run: Run) -> None:
     everything, _ = predicted(run, "photos")
     middle = float(np.median([float(row["confidence"]) for row in everything])) + 1e-4
-    rows, summary = predicted(run, "photos", abstain_below=middle)
+    rows, summary = predicted(run, "photos", abstain_below=middle, label_outliers=True)
     assert all(bool(row["label"]) == (float(row["confidence"]) > middle) for row in rows)
-    kept = [float(row["confidence"]) for row in rows if row["label"]]
+    kept = [float(row["confidence"]) for row in rows if row["label"] and row["outlier"] == "no"]
     if kept:
         assert summary.expected_accuracy == pytest.approx(np.mean(kept), abs=1e-4)
 
@@ -77,6 +80,62 @@ def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: 
     assert summary.outliers == sum(row["outlier"] == "yes" for row in rows)
     assert 0.3 < summary.outliers / len(rows) < 0.7
     assert predicted(run, "photos", outlier_quantile=1.0)[1].outliers <= 1  # but for the last digit
+
+
+def test_outliers_get_no_label_and_are_left_out_of_what_is_promised(run: Run) -> None:
+    rows, summary = predicted(run, "photos", outlier_quantile=0.5)
+    assert summary.outliers
+    assert all((row["label"] == "") == (row["outlier"] == "yes") for row in rows)
+    usual = [float(row["confidence"]) for row in rows if row["outlier"] == "no"]
+    assert summary.kept == len(usual)
+    assert summary.coverage == 1
+    assert summary.expected_accuracy == pytest.approx(np.mean(usual), abs=1e-4)
+    rows, everything = predicted(run, "photos", outlier_quantile=0.5, label_outliers=True)
+    assert all(row["label"] for row in rows)
+    assert everything.labelled_outliers == everything.outliers == summary.outliers
+    assert (everything.kept, everything.expected_accuracy) == (summary.kept, summary.expected_accuracy)
+
+
+def test_an_energy_that_is_not_a_number_is_an_outlier(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ebpl.inference.predict as module
+
+    real = module.predict_images
+
+    def damaged(*arguments: Any) -> Any:
+        found = real(*arguments)
+        return type(found)(found.probabilities, np.full_like(found.energies, np.nan))
+
+    monkeypatch.setattr(module, "predict_images", damaged)
+    rows, summary = predicted(run, "photos")
+    assert {(row["label"], row["outlier"]) for row in rows} == {("", "yes")}
+    assert summary.expected_accuracy is None
+
+
+def test_a_balanced_decision_is_the_class_most_probable_compared_with_its_mean(run: Run) -> None:
+    classes = run.load_model()[1]["classes"]
+    means = run.metrics()["class_means"]
+    assert sum(means) == pytest.approx(1, abs=1e-4)
+    rows = ebpl.predict(run, "photos", decide="balanced")
+    assert isinstance(rows, list)
+    for row in rows:
+        ratios = [row[f"p({name})"] / mean for name, mean in zip(classes, means, strict=True)]
+        expected = classes[int(np.argmax(ratios))] if row["label"] else None
+        assert row["decision"] == expected
+        assert row["confidence"] == max(row[f"p({name})"] for name in classes)
+    plain = ebpl.predict(run, "photos")
+    assert isinstance(plain, list)
+    assert "decision" not in plain[0]
+    assert [row["label"] for row in plain] == [row["label"] for row in rows]
+
+
+def test_a_balanced_decision_needs_class_means_and_says_how_to_get_them(run: Run) -> None:
+    result = json.loads((run.path / "test_metrics.json").read_text())
+    for broken in (None, [], [1.0], ["a", "b"], [10**400] * 2):
+        (run.path / "test_metrics.json").write_text(json.dumps({**result, "class_means": broken}))
+        with pytest.raises(RunError, match=r"mean probability of each class.*ebpl resume run|damaged"):
+            ebpl.predict(Run("run"), "photos", decide="balanced")
+    with pytest.raises(UsageError, match="probable, balanced"):
+        ebpl.predict(run, "photos", decide="fair")
 
 
 def test_a_classifier_alone_calls_nothing_an_outlier() -> None:
@@ -140,7 +199,8 @@ def test_odd_files_get_a_row_each_and_stop_nothing(run: Run) -> None:
     assert problems["huge.png"].startswith("it has 900 million pixels")
     assert problems["moving.gif"] == problems["ü" * 100 + ".png"] == ""
     assert [row["problem"] for row in rows if "caf" in row["image"]] == [""]
-    assert (summary.unreadable, summary.frames, summary.kept) == (3, 1, 3)
+    assert (summary.unreadable, summary.frames) == (3, 1)
+    assert summary.kept + (summary.outliers or 0) == 3
 
 
 def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:

@@ -21,9 +21,13 @@ def training() -> Trainer:
 
 
 def test_a_summary_counts_images_and_tells_of_steps_curves_and_time(training: Trainer) -> None:
-    told = summary(training.state, training.training_set, training.schedule)
+    counts = {1: {"0": 20, "1": 20, "2": 15}}
+    told = summary(training.state, training.training_set, training.schedule, counts)
+    assert [step["classes"] for step in told["pseudo_labels"]] == [counts[1], None]
     assert told["images"] == {"labelled": {"0": 3, "1": 3, "2": 3}, "unlabelled": 111, "validation": 0, "test": 30}
-    assert [(step["step"], step["images"]) for step in told["pseudo_labels"]] == [(1, 55), (2, 111)]
+    (first, half), last = [(step["step"], step["images"]) for step in told["pseudo_labels"]]
+    assert (first, last) == (1, (2, 111))
+    assert 55 <= half <= 58  # half of each class, rounded up
     assert told["check"] is None
     assert told["healed_divergences"] == []
     assert told["seconds"] == round(training.state.seconds, 1)
@@ -35,7 +39,7 @@ def test_a_summary_counts_images_and_tells_of_steps_curves_and_time(training: Tr
 def test_what_the_held_out_labels_have_shown_is_told_as_plain_values(training: Trainer) -> None:
     check = CalibrationCheck(102, 0.931, 0.845, 5.8, 0.62)
     training.state.progress.check = check
-    told = summary(training.state, training.training_set, training.schedule)["check"]
+    told = summary(training.state, training.training_set, training.schedule, {})["check"]
     training.state.progress.check = None
     assert told == asdict(check)
 
@@ -48,9 +52,9 @@ def test_the_last_epoch_of_a_step_tells_of_it_and_the_initial_phase_of_none() ->
         {"phase": "step 1 of 2", "pseudo_labels": 6, "pseudo_label_accuracy": 0.6, "rejected": 2},
         {"phase": "step 2 of 2", "pseudo_labels": 9, "pseudo_label_accuracy": None},
     ]
-    assert steps(history, schedule) == [
-        {"step": 1, "images": 6, "accuracy": 0.6, "rejected": 2},
-        {"step": 2, "images": 9, "accuracy": None, "rejected": 0},
+    assert steps(history, schedule, {1: {"a": 6}}) == [
+        {"step": 1, "images": 6, "accuracy": 0.6, "rejected": 2, "classes": {"a": 6}},
+        {"step": 2, "images": 9, "accuracy": None, "rejected": 0, "classes": None},
     ]
 
 

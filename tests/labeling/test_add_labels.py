@@ -7,6 +7,7 @@ from PIL import Image
 
 import ebpl
 from ebpl.errors import DataError, UsageError
+from ebpl.io import rows_into
 from ebpl.labeling.label_studio import NAME
 from tests.labeling.test_label_studio import annotated, write
 
@@ -78,3 +79,61 @@ def test_new_classes_are_allowed_when_asked_for(folder: Path) -> None:
     export = write("export.json", [annotated("unlabeled/1.png", "bird")])
     ebpl.add_labels(folder, export, "new.csv", new_classes=True)
     assert ebpl.load("new.csv").classes == ("bird", "cat", "dog")
+
+
+def test_labels_for_the_folder_fit_the_csv_that_came_of_it_and_the_reverse(folder: Path) -> None:
+    Path("lists").mkdir()
+    ebpl.add_labels(folder, write("next.csv", "image,label\nunlabeled/1.png,dog\n"), "lists/second.csv")
+    tasks = write("export.json", [annotated("unlabeled/2.png", "cat")])
+    assert ebpl.add_labels("lists/second.csv", tasks, "third.csv").new == 1
+    assert labels(ebpl.load("third.csv"))["2.png@unlabeled"] == "cat"
+    for name in ("photos/unlabeled/2.png", "../photos/unlabeled/2.png", str(Path("photos/unlabeled/2.png").resolve())):
+        Path("back.csv").unlink(missing_ok=True)
+        assert ebpl.add_labels(folder, write("back", f"image,label\n{name},dog\n"), "back.csv").new == 1
+    assert labels(ebpl.load("back.csv"))["2.png@unlabeled"] == "dog"
+
+
+def test_a_name_that_could_mean_several_images_or_none_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"1\.png \(which of cat/1\.png, dog/1\.png, unlabeled/1\.png\?\)"):
+        ebpl.add_labels(folder, write("a", "image,label\n1.png,dog\n"), "new.csv")
+    with pytest.raises(DataError, match="does not have"):
+        ebpl.add_labels(folder, write("a", "image,label\nelsewhere/unlabeled/1.png,dog\n"), "new.csv")
+    two = "image,label\nunlabeled/1.png,dog\nphotos/unlabeled/1.png,cat\n"
+    with pytest.raises(DataError, match="two labels"):
+        ebpl.add_labels(folder, write("a", two), "new.csv")
+    with pytest.raises(DataError) as raised:
+        ebpl.add_labels(folder, write("a", f"image,label\n{'x' * 200_000},dog\n"), "new.csv")
+    assert len(str(raised.value)) < 500
+
+
+def test_what_stands_for_no_label_is_none(folder: Path) -> None:
+    text = "image,label\nunlabeled/1.png,NaN\nunlabeled/2.png,{}\n"
+    assert ebpl.add_labels(folder, write("a", text.format("cat")), "new.csv").new == 1
+    with pytest.raises(DataError, match="no label was filled in"):
+        ebpl.add_labels(folder, write("a", text.format("None")), "newer.csv")
+    folder.joinpath("dog").rename(folder / "none")
+    with pytest.raises(DataError, match="named none, which means unlabelled"):
+        ebpl.add_labels(folder, write("a", text.format("none")), "newer.csv")
+
+
+def test_names_that_a_spreadsheet_would_compute_come_back(folder: Path) -> None:
+    odd = ["=1+1.png", "-x.png", "a\rb.png", "@\x1b.png"]
+    for name in odd:
+        Image.new("RGB", (8, 8)).save(folder / "unlabeled" / name)
+        Image.new("RGB", (8, 8)).save(folder / name)
+    (folder / "dog").rename(folder / "=dog")
+    with rows_into("sheet.csv") as row:
+        for name in odd:
+            row({"image": f"unlabeled/{name}", "label": "=dog"})
+    assert ebpl.add_labels(folder, "sheet.csv", folder / "new.csv").new == 4
+    data = ebpl.load(folder / "new.csv")
+    assert data.classes == ("=dog", "cat")
+    assert sum(data.train.labels == 0) == 5
+    ebpl.add_labels(folder / "new.csv", "sheet.csv", folder / "newer.csv")
+    Path("flat").mkdir()
+    for name in odd:
+        (folder / name).rename(f"flat/{name}")
+    Path("flat/list.csv").write_text("image,label\n" + "".join(f'"./{name}",\n' for name in odd), newline="")
+    ebpl.add_labels("flat/list.csv", write("a", "image,label\n'-x.png,cat\n"), "flat/new.csv", new_classes=True)
+    assert "./-x.png,cat" in Path("flat/new.csv").read_text()
+    assert ebpl.load("flat/new.csv", training=False).train.labels.tolist() == [-1, 0, -1, -1]

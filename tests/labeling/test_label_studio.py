@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -77,6 +78,10 @@ def write(name: str, content: object) -> Path:
         [{"image": "u", NAME: "x.png", "label": "cat"}, {NAME: "y.png", "label": "dog"}, {NAME: "z.png"}],
         f"image,{NAME},label,annotator\nu,x.png,cat,1\nu,y.png,dog,1\nu,z.png,,1\n",
         "\ufeffimage,label\nx.png,cat\ny.png,dog\nz.png,\n",
+        "Image;LABEL\r\nx.png;cat\r\ny.png;dog\r\nz.png;\r\n",
+        "image\tlabel\tnote\nx.png\tcat\ny.png\tdog\ta, b\nz.png\t\t\n",
+        "sep=;\nlabel;image\ncat;x.png\ndog;y.png;\n;z.png\n",
+        f"image,{NAME},label\n{'u' * 200_000},x.png,cat\nu,y.png,dog\n",
     ],
 )
 def test_every_export_gives_the_same_labels(export: object) -> None:
@@ -91,12 +96,23 @@ def test_every_export_gives_the_same_labels(export: object) -> None:
         ([{"annotations": [], "data": {}}], "not an export"),
         ("[broken", "not an export"),
         ('{"a": 1}', "not an export"),
-        ("name,class\nx,y\n", "no columns image and label"),
-        ("", "no columns"),
+        ("name,class\nx,y\n", "no column image and label"),
+        ("", "no column"),
+        ("[" * 100_000, "not an export"),
+        ("label,image\ncat\n", "line 2 has no image"),
+        ("image,label\nx.png\n", "line 2 has no label"),
+        ("image,label\nx.png,cat,dog\n", "line 2 has 3 cells"),
+        ("image,label\nx.png,\ny.png, \n", "no label was filled in"),
+        ('[{"ebpl_image": "x.png", "label": "\\ud800"}]', "half a character"),
+        ('[{"ebpl_image": "\\ud800", "label": "cat"}]', "half a character"),
+        ("image,label,confidence,energy\nx.png,cat,0.9,1\n", "a model's predictions"),
+        ("rank,image,label,confidence,second_label\n1,x.png,cat,0.9,dog\n", "a model's predictions"),
     ],
 )
 def test_what_cannot_be_read_is_said(export: object, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         read_labels(write("export", export))
-    with pytest.raises(DataError, match="cannot be read"):
-        read_labels(Path("nowhere.json"))
+    os.mkfifo("pipe")
+    for name in ("nowhere.json", "pipe"):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_labels(Path(name))

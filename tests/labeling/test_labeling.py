@@ -65,7 +65,7 @@ def test_only_unlabelled_images_are_suggested_with_what_the_model_says_of_them(r
     assert not data.train.labeled[index].any()
     model, _ = run.load_model()
     predictions = predict(model, data.train.pixels[index])
-    assert [s.label for s in found] == [data.classes[i] for i in predictions.labels]
+    assert [s.guess for s in found] == [data.classes[i] for i in predictions.labels]
     np.testing.assert_allclose([s.confidence for s in found], predictions.confidences, rtol=1e-4)
     np.testing.assert_allclose([s.energy for s in found], predictions.energies, rtol=1e-3, atol=1e-3)
     assert all(s.second_confidence <= s.confidence for s in found)

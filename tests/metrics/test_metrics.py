@@ -9,20 +9,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 from scipy.stats import entropy
-from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 
 import ebpl
+from ebpl.calibration import apply_temperature
 from ebpl.metrics import (
     METRICS,
     Metric,
     accuracy_at_coverage,
     as_number,
     by_bin,
+    confidence_direction,
     in_words,
     measure,
     register_metric,
     spread,
 )
+from ebpl.reporting.sections import measures
 from ebpl.runs import Run
 from ebpl.runs.reader import TEST_METRICS, WEIGHTS
 from ebpl.terminal import measures_table, seeds_table
@@ -45,8 +48,47 @@ def test_every_measure_has_a_name_and_words() -> None:
 
 
 def test_the_direction_of_a_wrong_confidence_is_said() -> None:
-    assert in_words("overconfidence", 0.123) == "+12.3 % (over)"
-    assert in_words("overconfidence", -0.05) == "-5.0 % (under)"
+    assert in_words("overconfidence", 0.123, "over") == "+12.3 % (over)"
+    assert in_words("overconfidence", -0.05, "under") == "-5.0 % (under)"
+    assert in_words("overconfidence", 0.123) == "+12.3 %"
+
+
+def test_a_wrong_confidence_is_called_so_only_where_chance_does_not_explain_it() -> None:
+    few = [{"above": 0.6, "up_to": 0.8, "images": 20, "confidence": 0.7, "accuracy": 0.6}]
+    many = [{**few[0], "images": 2000}]
+    assert [confidence_direction(gap, few) for gap in (0.1, -0.1, 0.3)] == ["neither", "neither", "over"]
+    assert [confidence_direction(gap, many) for gap in (0.1, -0.1, 0.01)] == ["over", "under", "neither"]
+    empty = {"above": 0.0, "up_to": 0.6, "images": 0, "confidence": None, "accuracy": None}
+    assert confidence_direction(0.1, [*many, empty]) == "over"
+    assert confidence_direction(None, many) is None
+    assert confidence_direction(0.1, []) is None
+    assert confidence_direction(0.1, None) is None
+
+
+def test_the_terminal_and_the_report_agree_on_the_direction() -> None:
+    random = np.random.default_rng(3)
+    for count, shift in ((25, 0.0), (25, 0.3), (4000, 0.3), (4000, -0.3)):
+        probabilities = random.dirichlet(np.ones(3), count)
+        shifted = apply_temperature(probabilities, 1 + shift)
+        labels = np.array([random.choice(3, p=row) for row in shifted])
+        bins, metrics = by_bin(probabilities, labels), measure(probabilities, labels)
+        word = measures(probabilities, labels, "test images")["direction"].removesuffix("-confident")
+        assert f"({word})" in str(printed(measures_table("title", {"ebpl": metrics}, bins={"ebpl": bins})))
+
+
+def test_balanced_accuracy_and_auroc_count_only_classes_that_occur() -> None:
+    probabilities, labels = random_predictions(5, 200, 4, 1.5)
+    labels = np.where(labels == 3, 0, labels)  # class 3 does not occur
+    found = measure(probabilities, labels)
+    recalls = [(probabilities.argmax(1) == c)[labels == c].mean() for c in range(3)]
+    assert found["balanced_accuracy"] == pytest.approx(np.mean(recalls))
+    areas = [roc_auc_score(labels == c, probabilities[:, c]) for c in range(3)]
+    assert found["auroc"] == pytest.approx(np.mean(areas))
+    tied = np.round(probabilities, 1)
+    assert measure(tied, labels)["auroc"] == pytest.approx(
+        np.mean([roc_auc_score(labels == c, tied[:, c]) for c in range(3)])
+    )
+    assert np.isnan(measure(probabilities, np.zeros(200, int))["auroc"])
 
 
 def test_accuracy_at_a_coverage_is_that_of_the_most_confident_images() -> None:
@@ -76,7 +118,9 @@ def test_every_metric_is_what_its_name_says() -> None:
     expected = {
         "images": 300,
         "accuracy": accuracy_score(labels, answers),
+        "balanced_accuracy": balanced_accuracy_score(labels, answers),
         "f_score": f1_score(labels, answers, average="macro"),
+        "auroc": roc_auc_score(labels, probabilities, multi_class="ovr", average="macro"),
         "ece": ece_by_the_papers_formula(probabilities, labels, 15),
         "ece_10_bins": ece_by_the_papers_formula(probabilities, labels, 10),
         "adaptive_ece": adaptive_ece_by_hand(probabilities, labels, 15),

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save, save_file
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
 from ebpl.models.predictions import predict
-from ebpl.models.weights import describe_model, load_model
+from ebpl.models.weights import describe_model, load_model, packed_model
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS
 from tests.helpers import architecture, blobs, quick
@@ -281,3 +281,31 @@ def test_a_file_of_version_0_1_gives_the_same_model() -> None:
     assert {name: t.numpy().tobytes() for name, t in old[0].state_dict().items()} == {
         name: t.numpy().tobytes() for name, t in now[0].state_dict().items()
     }
+
+
+def test_every_flipped_bit_of_the_weights_is_noticed() -> None:
+    path = Path(WEIGHTS)
+    whole = packed_model(TENSORS, DESCRIPTION)
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    places = torch.randint(header, len(whole), (150,), generator=torch.Generator().manual_seed(0)).tolist()
+    for number, place in enumerate(places):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << number % 8
+        path.write_bytes(damaged)
+        refused(path)
+    path.write_bytes(whole)
+    assert load_model(path)[1]["classes"] == DESCRIPTION["classes"]
+
+
+def test_another_description_than_the_one_written_with_the_weights_is_noticed() -> None:
+    path = Path(WEIGHTS)
+    first, second = DESCRIPTION["classes"][:2]
+    whole = packed_model(TENSORS, DESCRIPTION)
+    old, new = (f'[\\"{a}\\", \\"{b}\\"'.encode() for a, b in ((first, second), (second, first)))
+    assert old in whole
+    path.write_bytes(whole.replace(old, new))
+    assert "check sum" in refused(path)
+
+
+def test_weights_written_without_a_check_sum_are_still_read() -> None:
+    assert load_model(written(DESCRIPTION))[1]["classes"] == DESCRIPTION["classes"]

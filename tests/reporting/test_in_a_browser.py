@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ebpl
@@ -69,6 +70,26 @@ def test_long_names_do_not_stick_out_either(open_page: Open) -> None:
     assert found.evaluate("document.documentElement.scrollWidth") <= 360
     found = open_page(ebpl.report(run, "labelled.html", folder), 360)
     assert found.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_the_confusion_matrix_is_not_cut_on_a_phone(open_page: Open, classes: int) -> None:
+    random = np.random.default_rng(0)
+    labels = np.arange(600) % classes
+    images = random.integers(0, 255, (600, 8, 8), dtype=np.uint8)
+    names = [f"a class with a long name {i}" for i in range(classes)]
+    data = ebpl.from_arrays(images[:100], labels[:100], test_images=images, test_labels=labels, classes=names)
+    run = ebpl.train(data, quick(epochs=1, pseudo_labels="none"), run="run")
+    found = open_page(ebpl.report(run, data=data), 360)
+    right = found.evaluate(
+        "Math.max(...[...document.querySelectorAll('.matrix td')].map(e => e.getBoundingClientRect().right))"
+    )
+    box = found.evaluate("document.querySelector('.matrix').parentElement.getBoundingClientRect().right")
+    assert right <= box + 1
+    assert box <= 360
+    table = "document.querySelector('.classes').parentElement"
+    width, room = found.evaluate(f"[{table}.scrollWidth, {table}.clientWidth]")
+    assert width <= room
 
 
 def test_both_colour_schemes_are_readable(written: Callable[[str], Path], open_page: Open) -> None:

@@ -46,6 +46,7 @@ def test_unlabelled_images_are_looked_at_where_there_are_no_others(run_named: Na
     assert sight.looked is not None
     assert sight.looked.what == "unlabelled images"
     assert len(sight.looked.images) == 12
+    assert sight.pool is sight.looked
     assert not sight.looked.images.labeled.any()
 
 
@@ -96,8 +97,22 @@ def test_pieces_are_put_together_in_order(run_named: Named, monkeypatch: pytest.
     pieces = seen.look(run, data, None, False, told.append).measured
     assert whole is not None
     assert pieces is not None
-    assert sum(told) == 30
+    assert sum(told) == 30 + 105  # test images, and unlabelled ones that could be labelled next
     np.testing.assert_allclose(pieces.predictions.energies, whole.predictions.energies, atol=1e-5)
+
+
+def test_images_to_label_next_are_the_unlabelled_ones_of_the_run(
+    run_named: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = run_named("with truth"), named_blobs()
+    pool = looked(run, data).pool
+    assert pool is not None
+    assert (pool.what, len(pool.images), pool.total) == ("unlabelled images", 105, 105)
+    np.testing.assert_array_equal(pool.images.pixels, data.train.pixels[pool.positions])
+    monkeypatch.setattr(seen, "MOST_POOL", 50)
+    pool = looked(run, data).pool
+    assert pool is not None
+    assert (len(pool.images), pool.total) == (35, 105)
 
 
 def test_training_energies_are_computed_where_the_run_has_none(run_named: Named) -> None:
@@ -187,3 +202,21 @@ def test_weights_that_do_not_say_what_they_are_for_are_an_error(run_named: Named
         run.save_model(model.state_dict(), {**description, **wrong})
         with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
             looked(run, named_blobs())
+
+
+def test_the_images_of_a_run_are_read_as_in_its_training() -> None:
+    folder = class_folders(Path("pets"))
+    (folder / "cats" / "broken.png").write_bytes(b"no image")
+    run = ebpl.train(folder, quick(epochs=1, pseudo_labels="none"), run="run", skip_unreadable=True)
+    sight = looked(run)
+    assert sight.looked is not None
+    assert sight.notes == ()
+
+
+def test_other_images_that_cannot_be_read_are_skipped_where_that_is_asked_for(run_named: Named) -> None:
+    folder = class_folders(Path("pets"), unlabeled=0)
+    (folder / "cats" / "broken.png").write_bytes(b"no image")
+    run = run_named("without truth")
+    with pytest.raises(DataError, match="skip-unreadable"):
+        ebpl.report(run, "page.html", "pets")
+    assert "8 images of pets" in ebpl.report(run, "page.html", "pets", skip_unreadable=True).read_text()

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import re
 import shutil
@@ -5,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import pytest
 import ebpl
 from ebpl import calibration as checking
 from ebpl.calibration import CalibrationCheck
-from ebpl.errors import DataError, RunError, UsageError, WriteError
+from ebpl.errors import DataError, EbplError, RunError, UsageError, WriteError
+from ebpl.inference.predict import measured_accuracy
 from ebpl.reporting import page
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick
@@ -114,8 +117,10 @@ def test_html_in_file_names_and_in_every_stored_file_is_text(run_named: Named) -
 def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> None:
     found = read(ebpl.report(run_named("without truth")))
     assert found.sections == ["confidence", "uncertain", "energy", "pseudo-labels", "samples", "training", "settings"]
-    assert "Not shown on this page" in found.text
-    assert "accuracy, calibration, confusions and errors are unknown" in found.text
+    assert "Not shown on this page" not in found.text
+    assert "are unlabelled, so accuracy is unknown" in found.text
+    assert "What to label next" in found.text
+    assert "ebpl suggest " in found.text
     assert "expected accuracy" in found.text
     assert "unlabeled/0.png" in found.text
 
@@ -123,15 +128,87 @@ def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> 
 def test_the_baseline_has_no_energies(run_named: Named) -> None:
     found = read(ebpl.report(run_named("baseline"), data=named_blobs()))
     assert not {"energy", "samples", "pseudo-labels"} & set(found.sections)
-    assert "This method has no energy model" in found.text
+    assert "Not shown on this page" not in found.text
 
 
 def test_without_its_images_a_run_shows_what_it_wrote_down(run_named: Named) -> None:
     run = run_named("with truth")
     found = read(ebpl.report(run))
-    assert found.sections == ["confidence", "energy", "pseudo-labels", "samples", "training", "settings"]
+    assert found.sections == ["confidence", "classes", "energy", "pseudo-labels", "samples", "training", "settings"]
     assert "could not be looked at, so there are no pictures" in found.text
     assert f"Accuracy is {100 * run.metrics()['metrics']['accuracy']:.1f}\xa0% on the 30 test images" in found.text
+
+
+def test_warnings_of_a_run_stand_at_the_top(run_named: Named) -> None:
+    run = run_named("with truth")
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "never_predicted": [EVIL]}))
+    text = page(run, named_blobs())
+    told = Page(text).text
+    assert f"Never predicted for any test image: {EVIL}" in told
+    assert told.index("Never predicted") < told.index("Calibration")
+    assert "<script" not in text
+
+
+def test_an_imbalanced_run_shows_classes_before_calibration(run_named: Named) -> None:
+    run = run_named("with truth")
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    result["images"]["labelled"] = {EVIL: 15, "b&b": 5, "c": 2}
+    path.write_text(json.dumps(result))
+    found = read(ebpl.report(run, data=named_blobs()))
+    assert found.sections[:2] == ["classes", "confidence"]
+    assert found.sections.count("classes") == 1
+    assert "balanced accuracy" in found.text
+
+
+def test_samples_that_a_finished_run_lost_are_said_to_be_missing(run_named: Named) -> None:
+    run = run_named("with truth")
+    (run.path / "details.npz").unlink()
+    found = read(ebpl.report(run, data=named_blobs()))
+    assert "Not shown on this page" in found.text
+    assert "There are no samples from the energy model" in found.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"training_energies": [10**400, 1.0]},
+        {"class_means": [10**400]},
+        {"by_class": [{"class": "a", "images": 10**400, "recall_interval": [0, 1]}]},
+        {"by_class": [3]},
+        {"by_class": [{"class": "a", "images": 3, "recall_interval": [None, 10**400]}]},
+        {"majority_share": 10**400, "never_predicted": [{}, 10**400]},
+        {"pseudo_labels": [{"step": 1, "classes": {"a": 10**400}}]},
+        {"images": {"labelled": {"a": 10**400}}},
+    ],
+)
+def test_a_damaged_result_ends_in_no_traceback(run_named: Named, damage: dict[str, Any]) -> None:
+    run = run_named("with truth")
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, **damage}))
+    page(run)
+    page(run, named_blobs())
+    for use in (lambda: ebpl.export(run, "a.onnx"), lambda: ebpl.predict(run, named_blobs().train.pixels[:3])):
+        with contextlib.suppress(EbplError):
+            use()
+
+
+def test_a_null_in_a_bin_ends_in_no_traceback(run_named: Named) -> None:
+    run = run_named("with truth")
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    row = next(row for row in result["reliability"] if row["images"])
+    for name in ("accuracy", "confidence", "images"):
+        path.write_text(json.dumps({**result, "reliability": [{**row, name: None}]}))
+        page(run)
+        page(run, named_blobs())
+        with contextlib.suppress(EbplError):
+            ebpl.export(run, "a.onnx")
+        with contextlib.suppress(EbplError):
+            measured_accuracy(Run(run.path), 0.5)
 
 
 def test_a_run_that_has_just_begun(run_named: Named) -> None:
@@ -202,6 +279,14 @@ def test_the_page_never_takes_the_place_of_another_file_of_the_run(run_named: Na
     (run.path / "report.html").mkdir()
     with pytest.raises(WriteError, match="--output"):
         ebpl.report(run)
+
+
+def test_a_link_that_is_asked_for_as_the_page_is_refused(run_named: Named) -> None:
+    Path("precious").write_text("untouched")
+    Path("page.html").symlink_to("precious")
+    with pytest.raises(UsageError, match="is a link"):
+        ebpl.report(run_named("without truth"), "page.html")
+    assert Path("page.html").is_symlink()
 
 
 def test_a_link_in_the_place_of_the_page_is_replaced_and_not_followed(run_named: Named) -> None:

@@ -6,9 +6,10 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from ebpl.data.dataset import Images
+from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import Predictions
 from ebpl.reporting import sections
-from ebpl.reporting.report_data import Seen
+from ebpl.reporting.report_data import Context, Seen, Sight
 from ebpl.reporting.sections import calibration_error, direction, sure_ones
 from ebpl.runs import Run
 from ebpl.runs.reader import Step, Stored, read, reliability_bins
@@ -74,15 +75,43 @@ def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
 def test_pictures_are_capped_whatever_there_is() -> None:
     answers = random_answers(500)
     assert len(sections.mistakes(answers, CLASSES)["pictures"]) == sections.MISTAKES
-    assert len(sections.uncertain(answers, CLASSES)["pictures"]) == sections.UNCERTAIN
+    assert len(sections.uncertain(answers, CLASSES, None, True)["pictures"]) == sections.UNCERTAIN
     assert len(sections.outlying(answers, CLASSES, 0.0)["pictures"]) == sections.OUTLYING
 
 
 def test_the_most_uncertain_come_first_with_their_two_best_guesses() -> None:
     answers = seen([[0.9, 0.1, 0], [0.3, 0.45, 0.25]], [-1, -1], paths=("sure.png", "unsure.png"))
-    first, second = sections.uncertain(answers, CLASSES)["pictures"]
+    first, second = sections.uncertain(answers, CLASSES, None, True)["pictures"]
     assert (first["name"], second["name"]) == ("unsure.png", "sure.png")
     assert first["guesses"] == [("b", 0.45), ("a", 0.3)]
+
+
+def test_outliers_are_not_among_the_images_to_label_next() -> None:
+    answers = seen([[0.5, 0.5, 0], [0.6, 0.4, 0], [0.9, 0.1, 0]], [-1] * 3, energies=[5.0, 0.0, 0.0])
+    found = sections.uncertain(answers, CLASSES, 1.0, True)
+    assert [each["name"] for each in found["pictures"]] == ["no. 101", "no. 102"]
+
+
+def test_the_recall_of_a_class_has_an_interval() -> None:
+    answers = random_answers()
+    probabilities, labels = answers.truth
+    for i, row in enumerate(sections.by_class(answers, CLASSES)["rows"]):
+        own = labels == i
+        low, high = wilson_interval(int((probabilities.argmax(1) == i)[own].sum()), int(own.sum()))
+        assert row["interval"] == f"{100 * low:.0f} to {100 * high:.0f}\xa0%"
+
+
+def test_results_by_class_come_first_where_one_class_is_several_times_another() -> None:
+    def context(labelled: Any, labels: list[int]) -> Context:
+        probabilities = np.tile([0.5, 0.3, 0.2], (len(labels), 1))
+        empty = Sight(CLASSES, {}, 1, True, seen(probabilities, labels), None, None, None, [], ())
+        return Context(Stored(result={"images": {"labelled": labelled}}), empty, True)
+
+    even = [0, 1, 2] * 3
+    assert not context({"a": 5, "b": 5, "c": 5}, even).imbalanced
+    assert context({"a": 15, "b": 5, "c": 5}, even).imbalanced
+    assert context({"a": 5, "b": 5, "c": 5}, [0, 0, 0, *even[:3], 0]).imbalanced
+    assert not context("damaged", even).imbalanced
 
 
 def test_the_most_outlying_have_the_highest_energy_and_are_marked_beyond_the_limit() -> None:
@@ -145,10 +174,16 @@ def test_foreign_bins_that_are_none_are_not_drawn(rows: Any) -> None:
 def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
     steps = [Step(1, 5, 0.9, 0, 0, 0, 0), Step(2, 8, 0.8, 0, 0, 5, 1)]
     history = [{"phase": "initial", "rejected": 0.0}, {"phase": "step 2 of 2", "rejected": 3.0}]
-    found = sections.pseudo_labels(steps, history)
+    found = sections.pseudo_labels(steps, history, CLASSES)
     assert [row["left_out"] for row in found["rows"]] == [0, 3]
     assert found["rejected"]
-    assert not sections.pseudo_labels(steps, [])["rejected"]
+    assert not sections.pseudo_labels(steps, [], CLASSES)["rejected"]
+
+
+def test_the_table_of_pseudo_labels_says_how_many_of_each_class_and_which_got_none() -> None:
+    steps = [Step(1, 5, 0.9, 0, 0, 0, 0, {"a": 4, "c": 1})]
+    (row,) = sections.pseudo_labels(steps, [], CLASSES)["rows"]
+    assert row["classes"] == "a: 4, c: 1; 1 class got none"
 
 
 def test_a_recovery_is_described_in_a_sentence() -> None:
@@ -163,8 +198,8 @@ def answers(confidence: float, right: int, count: int) -> tuple[np.ndarray, np.n
     return np.tile([confidence, 1 - confidence], (count, 1)), np.where(np.arange(count) < right, 0, 1)
 
 
-def said_and_done(confidence: float, right: int, count: int) -> tuple[float, int, float]:
-    return confidence - right / count, count, count * confidence * (1 - confidence)
+def said_and_done(confidence: float, right: int, count: int) -> tuple[float, Any, int]:
+    return confidence - right / count, [{"images": count, "confidence": confidence}], count
 
 
 @pytest.mark.parametrize(

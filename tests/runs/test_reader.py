@@ -2,6 +2,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from ebpl.runs.reader import (
     read_environment,
     read_metrics,
     read_settings,
+    warnings_of,
 )
 
 GOOD = {"metrics": dict.fromkeys(METRICS, 0.5), "chosen": {"phase": "initial", "epoch": 1, "by": "last epoch"}}
@@ -238,3 +240,57 @@ def test_divergences_of_an_unfinished_run_come_from_its_epochs() -> None:
     assert Stored(history=history).healed == [{"phase": "initial", "epoch": 3.0}]
     events = [{"phase": "initial", "epoch": 1, "reason": "ran away"}]
     assert Stored(history=history, result={"healed_divergences": [*events, "no event"]}).healed == events
+
+
+def whole(**changes: Any) -> dict[str, Any]:
+    """A result that nothing is wrong with, but for some entries."""
+    return {
+        "metrics": {"accuracy": 0.9, "overconfidence": 0.02},
+        "images": {"test": 500, "validation": 100},
+        "curves": {"validation_accuracy": [0.5, 0.9], "validation_confidence": [0.9, 0.9]},
+        "check": {"images": 100, "accuracy": 0.9, "confidence": 0.88, "temperature": 1.0},
+        "healed_divergences": [],
+        "majority_share": 0.3,
+        "never_predicted": [],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"healed_divergences": [{"phase": "initial"}]}, "diverged and recovered once"),
+        ({"metrics": {"accuracy": 0.11, "overconfidence": 0.89}, "majority_share": 0.1}, "is over-confident"),
+        ({"metrics": {"accuracy": 0.9, "overconfidence": -0.3}}, "is under-confident"),
+        (
+            {"curves": {"validation_accuracy": [0.4], "validation_confidence": [0.9]}},
+            "on the validation images is 90 %",
+        ),
+        (
+            {"check": {"images": 100, "accuracy": 0.5, "confidence": 0.9, "temperature": 1}},
+            "on held-out labels is 90 %, its accuracy 50 %",
+        ),
+        ({"majority_share": 0.89}, "no better than always naming the largest class, which has 89.0 %"),
+        ({"never_predicted": ["cat", "dog"]}, "Never predicted for any test image: cat, dog."),
+    ],
+)
+def test_what_a_user_should_know_of_a_run_is_said(changes: dict[str, Any], said: str) -> None:
+    assert any(said in warning for warning in warnings_of(whole(**changes)))
+
+
+def test_an_ordinary_run_or_a_gap_that_may_be_chance_is_no_warning() -> None:
+    assert warnings_of(whole()) == []
+    assert warnings_of({}) == []
+    few = whole(metrics={"accuracy": 0.5, "overconfidence": 0.15}, images={"test": 10}, curves={}, majority_share=0.1)
+    assert warnings_of(few) == []
+
+
+def test_warnings_about_a_foreign_result_never_fail() -> None:
+    odd: list[Any] = [None, -1, 10**400, float("nan"), "x", [], {}, [None], {"accuracy": "x", "test": -3}]
+    for name in whole():
+        for value in odd:
+            warnings_of(whole(**{name: value}))
+    for value in odd:
+        warnings_of(
+            whole(images={"test": value, "validation": value}, metrics={"accuracy": value, "overconfidence": value})
+        )

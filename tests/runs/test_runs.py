@@ -1,5 +1,8 @@
 import json
+import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,8 @@ import torch
 
 import ebpl
 from ebpl.errors import EbplError, RunError, UsageError, WriteError
-from ebpl.runs import SETTINGS, Run, free_path, open_runs, resume_command, seed_folders, seeds_folder
+from ebpl.io import free_path
+from ebpl.runs import SETTINGS, Run, open_runs, resume_command, seed_folders, seeds_folder
 from tests.helpers import blobs, quick, result
 
 
@@ -187,9 +191,38 @@ def test_what_cannot_be_trained_leaves_no_directory_behind(monkeypatch: pytest.M
     assert not Path("run").exists()
 
 
-def test_edited_settings_that_do_not_fit_the_checkpoint_are_said_so() -> None:
+def test_settings_edited_since_the_run_was_started_are_named() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    settings = run.path / SETTINGS
+    whole = settings.read_text()
+    for old, new, named in (
+        ("learning_rate = 0.004", "learning_rate = 0.001", r"optim.learning_rate \(was 0.004, is 0.001\)"),
+        ("seed = 0", "seed = 1", r"seed \(was 0, is 1\)"),
+        ("ema_decay = 0.99\n", "", r"optim.ema_decay \(was 0.99, is 0.999\)"),
+        ("fingerprint = ", 'fingerprint = "x"\nwas = ', r"source\.fingerprint"),
+    ):
+        assert old in whole
+        settings.write_text(whole.replace(old, new, 1))
+        with pytest.raises(RunError, match=rf"was edited since.*{named}.*ebpl train DATA --config run/settings.toml"):
+            Run("run").check_unedited()
+    with pytest.raises(RunError, match="was edited since"):  # the last of them
+        ebpl.resume("run", data=blobs())
+
+
+def test_where_to_compute_may_be_edited_and_runs_of_older_versions_are_continued() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+    settings = run.path / SETTINGS
+    settings.write_text(settings.read_text().replace("checkpoint_seconds = 30.0", "checkpoint_seconds = 1.0"))
+    Run("run").check_unedited()
+    (run.path / "environment.json").write_text("{}")
+    settings.write_text(settings.read_text().replace("epochs = 2", "epochs = 1"))
+    assert ebpl.resume("run", data=blobs()).finished
+
+
+def test_a_checkpoint_that_does_not_fit_the_settings_is_said_so() -> None:
     run = ebpl.train(blobs(), quick(method="curriculum-labeling", pseudo_labels="none"), run="run")
     (run.path / "test_metrics.json").unlink()
+    (run.path / "environment.json").write_text("{}")  # as an older version would have it, without its settings
     settings = run.path / SETTINGS
     assert "ema_decay = 0.99" in settings.read_text()
     settings.write_text(settings.read_text().replace("ema_decay = 0.99", "ema_decay = 0.0"))
@@ -228,3 +261,117 @@ def test_only_a_finished_run_without_pseudo_labels_is_branched() -> None:
         trunk.branch("a", settings.changed(pseudo_labels="hard"))
     with pytest.raises(UsageError, match="can only branch from a finished run without pseudo-labels"):
         branch.branch("b", settings.changed(pseudo_labels="hard"))
+
+
+def killed_at(operation: int, work: Callable[[str], object]) -> bool:
+    """Do some work in a process that ends at once before this file operation; False if it was over before."""
+    child = os.fork()
+    if child == 0:
+        left = operation
+
+        def watch(event: str, _: object) -> None:
+            nonlocal left
+            if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.scandir"):
+                left -= 1
+                if left < 0:
+                    os._exit(9)
+
+        sys.addaudithook(watch)
+        work(f"killed-{operation}")
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_run_killed_while_it_is_made_is_whole_or_not_there() -> None:
+    data = blobs()
+    Run.create("before", quick(), data, {})  # imports, and asks git
+    kills = 0
+    while killed_at(kills, lambda path: Run.create(path, quick(), data, {})):
+        path = Path(f"killed-{kills}")
+        if path.exists():
+            assert Run(path).environment()["processes"] == 1
+        else:
+            assert Run.create(path, quick(), data, {}).path == path
+        kills += 1
+    assert kills > 8
+
+
+def test_a_folder_of_seeds_killed_while_it_is_made_has_all_of_them_or_is_not_there() -> None:
+    data = blobs()
+    Run.create("before", quick(), data, {})
+    kills = 0
+    while killed_at(kills, lambda path: Run.create_for_seeds(path, quick(), [0, 1], data, {})):
+        path = Path(f"killed-{kills}")
+        assert len(open_runs([path])) == 2 if path.exists() else True
+        kills += 1
+    assert kills > 16
+
+
+def test_of_two_processes_that_make_one_run_exactly_one_succeeds() -> None:
+    data = blobs()
+    for number in range(5):
+        begun = Path(f"begin-{number}")
+
+        def make(seed: int, path: str = f"run-{number}", begun: Path = begun) -> None:
+            while not begun.exists():
+                pass
+            try:
+                Run.create(path, quick(seed=seed), data, {})
+            except RunError:
+                os._exit(4)
+            os._exit(0)
+
+        children = []
+        for seed in (1, 2):
+            if (child := os.fork()) == 0:
+                make(seed)
+            children.append(child)
+        begun.touch()
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        assert sorted(codes) == [0, 4]
+        assert Run(f"run-{number}").settings.seed == (1, 2)[codes.index(0)]
+        assert sorted(path.name for path in Path(f"run-{number}").iterdir()) == ["environment.json", "settings.toml"]
+
+
+def test_what_killed_processes_left_is_removed_when_the_run_is_made() -> None:
+    old, new = Path(".run.part-999999999-abc"), Path(f".run.part-{os.getpid()}-abc")
+    for path in (old, new):
+        path.mkdir()
+        os.utime(path, (0, 0))
+    Run.create("run", quick(), blobs(), {})
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_what_an_older_version_left_half_made_is_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text("{}")
+    with pytest.raises(RunError, match=r"or remove it: it has no settings, as a process leaves it that is killed"):
+        Run.create(tmp_path, quick(), blobs(), {})
+
+
+def test_a_link_to_an_empty_folder_may_be_used() -> None:
+    Path("real").mkdir()
+    Path("link").symlink_to("real")
+    assert Run.create("link", quick(), blobs(), {}).data_name == "blobs"
+    assert (Path("real") / SETTINGS).is_file()
+
+
+def test_a_run_moved_away_while_it_is_trained_stops_and_is_not_made_anew() -> None:
+    run = Run.create("run", quick(), blobs(), {})
+
+    def train() -> None:
+        with run.training():
+            run.save_table("metrics.csv", [{"epoch": 1}])
+            shutil.move("run", "moved")
+            run.save_table("metrics.csv", [{"epoch": 1}])
+
+    with pytest.raises(RunError, match="was moved or removed while it was being trained"):
+        train()
+    assert not Path("run").exists()
+    assert "was moved or removed" in Path("moved/train.log").read_text()
+
+
+def test_a_name_that_is_not_text_is_refused() -> None:
+    with pytest.raises(RunError, match="not valid UTF-8"):
+        Run.create("run-\udcff", quick(), blobs(), {})
+    assert not list(Path().glob("run*"))

@@ -49,7 +49,8 @@ class Told(Callback):
 
 def test_a_training_tells_all_that_happens_in_its_order() -> None:
     told = Told()
-    training = trainer_of(quick(epochs=2, curriculum__steps=2, curriculum__epochs=1), blobs(), told)
+    changes = {"curriculum__steps": 2, "curriculum__epochs": 1, "curriculum__selection": "all"}
+    training = trainer_of(quick(epochs=2, **changes), blobs(), told)
     training.train()
     assert training.updates == 2
     assert told.events[0] == ("begin", (8, 0, 0))

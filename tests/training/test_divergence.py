@@ -1,14 +1,19 @@
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+import ebpl
 from ebpl.config import Settings
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import DivergedError
+from ebpl.training import divergence as limits
 from ebpl.training.divergence import Diverged, Divergence
+from tests.helpers import ROOT, quick
 
 
 @pytest.mark.parametrize(("loss", "gap"), [(math.nan, 0.0), (math.inf, 0.0), (1.0, math.nan), (1.0, 51.0)])
@@ -101,3 +106,42 @@ def test_its_state_survives_a_checkpoint() -> None:
     divergence = Divergence.of(preset("standard"))
     divergence.recover("x", "initial", 1)
     assert Divergence(**divergence.state()) == divergence
+
+
+def test_an_epoch_that_ends_far_worse_than_guessing_is_a_divergence() -> None:
+    watch = Divergence.of(Settings())
+    chance = math.log(10)
+    watch.check_epoch(1.9 * chance, 10, last=True)
+    watch.check_epoch(90 * chance, 10, last=False)
+    for times, last in ((2.1, True), (110.0, False)):
+        with pytest.raises(Diverged, match="guessing"):
+            watch.check_epoch(times * chance, 10, last)
+    assert watch.is_healthy(0.0, chance, 10)
+    assert not watch.is_healthy(0.0, 3 * chance, 10)
+
+
+def test_weights_are_said_to_be_kept_only_where_there_are_some() -> None:
+    for kept, said in ((True, "up to the last good epoch are kept"), (False, "There are no weights yet.")):
+        with pytest.raises(DivergedError, match=said):
+            Divergence.of(Settings().changed(divergence__retries=0)).recover("reason", "initial", 1, kept)
+
+
+def test_a_baseline_at_an_absurd_rate_stops_with_the_reason() -> None:
+    absurd = quick(method="curriculum-labeling", learning_rate=1.0, optim__gradient_clip=0.0, divergence__retries=0)
+    with pytest.raises(DivergedError, match=r"cross-entropy is .* would be guessing.*There are no weights yet"):
+        ebpl.train("digits", absurd.changed(epochs=4), run="run")
+    assert not Path("run/best.safetensors").exists()
+    assert not Path("run/test_metrics.json").exists()
+
+
+def test_no_recorded_run_of_any_preset_comes_near_the_limit() -> None:
+    """265 runs on six datasets."""
+    seen = 0
+    for path in (ROOT / "results").rglob("*.json"):
+        found = json.loads(path.read_text()).get("result")
+        if isinstance(found, dict) and "images" in found and "cross_entropy" in found.get("curves", {}):
+            chance = math.log(len(found["images"]["labelled"]))
+            assert found["curves"]["cross_entropy"][-1] < limits.WORSE_THAN_CHANCE * chance / 2
+            assert max(found["curves"]["cross_entropy"]) < limits.FAR_WORSE * chance / 10
+            seen += 1
+    assert seen > 200

@@ -11,6 +11,7 @@ from ebpl.training.callbacks import Callback
 from ebpl.training.relabel import (
     Phase,
     Relabeling,
+    described_counts,
     lr_factor,
     outlier_rows,
     phases,
@@ -256,3 +257,26 @@ def test_without_rejection_the_features_are_not_computed() -> None:
     found = relabel(images, predictions, never, quick(), Phase(1, 4, 1))
     assert (found.rejected, found.outlier_rows) == ([], None)
     assert found.accuracy is None  # nobody knows the labels of these
+
+
+def test_no_class_that_the_model_predicts_is_without_a_pseudo_label_in_any_step() -> None:
+    random = np.random.default_rng(0)
+    settings = preset("quick")
+    model = architecture().build().initialise(torch.Generator().manual_seed(0))
+    images = TrainingSet.prepare(blobs(count=345), settings, 0.0, model.features, torch.device("cpu"))
+    probabilities = random.dirichlet([90, 2, 1], images.unlabeled)  # one class with much confidence, two with little
+    probabilities[:7], probabilities[7:9] = [0.4, 0.5, 0.1], [0.3, 0.3, 0.4]
+    predictions = Predictions(probabilities, np.zeros(images.unlabeled))
+    assert set(predictions.labels[select(predictions.confidences, 3, 4)].tolist()) == {0}  # without the classes
+    for phase in phases(settings)[1:]:
+        found = relabel(images, predictions, lambda: pytest.fail("no features are wanted"), settings, phase)
+        predicted = {images.data.classes[label] for label in predictions.labels.tolist()}
+        assert {name for name, count in found.counts.items() if count} == predicted
+        assert sum(found.counts.values()) == len(found.selected)
+
+
+def test_by_confidence_alone_a_class_can_get_none_and_that_is_said() -> None:
+    assert described_counts({"a": 3, "b": 0, "c": 5, "d": 0}) == "c: 5, a: 3; 2 classes got none"
+    many = {str(i): 100 - i for i in range(8)}
+    assert described_counts(many) == "0: 100, 1: 99, 2: 98, 3: 97, 4: 96 and 3 more classes"
+    assert described_counts({"a": 0}) == "no class; 1 class got none"

@@ -1,7 +1,10 @@
+import csv
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import ebpl
 from ebpl.config import Settings
@@ -10,10 +13,11 @@ from ebpl.data.dataset import ImageSet
 from ebpl.errors import UsageError
 from ebpl.methods import get_method
 from ebpl.terminal import Silent
-from ebpl.training import time_budget
+from ebpl.training import Deadline, time_budget
 from ebpl.training.relabel import phases
 from ebpl.training.time_budget import Timing
-from tests.helpers import blobs, quick
+from ebpl.training.train_step import TrainStep
+from tests.helpers import blobs, quick, trainer_of
 
 
 def time_training(data: ImageSet, settings: Settings, seconds: float = 2.0) -> Timing:
@@ -98,3 +102,58 @@ def test_a_real_training_keeps_to_its_limit() -> None:
     assert run.settings.optim.updates_per_epoch is not None
     assert run.settings.optim.updates_per_epoch < 14
     assert any("would take about" in text and "make it fit" in text for text in said)
+
+
+def test_a_training_that_falls_behind_is_shortened_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = quick(method="curriculum-labeling", epochs=20, curriculum__steps=2, curriculum__epochs=5)
+    step = TrainStep.__call__
+
+    def slow(self: TrainStep) -> None:  # as on a machine that has become busy
+        time.sleep(0.05)
+        step(self)
+
+    measured(monkeypatch, update=0.005, beside=0.1, updates=30 * 14)
+    monkeypatch.setattr(TrainStep, "__call__", slow)
+    start = time.monotonic()
+    run = ebpl.train("digits", settings, run="run", time_limit=8.0)  # 21 s without a limit
+    assert time.monotonic() - start < 1.1 * 8 + 1  # and imports
+    rows = list(csv.DictReader((run.path / "metrics.csv").open()))
+    updates = [int(row["updates"]) for row in rows]
+    assert len(rows) == 30
+    assert updates[0] == 14
+    assert all(1 <= each < 10 for each in updates[1:])
+    assert run.settings.optim.updates_per_epoch is None
+
+
+def test_a_training_in_time_is_not_shortened_and_ends_as_without_a_limit() -> None:
+    settings = quick(method="curriculum-labeling", epochs=2, pseudo_labels="none")
+    free, limited = (ebpl.train(blobs(), settings, run=f"run-{limit}", time_limit=limit) for limit in (None, 500.0))
+    assert {row["updates"] for row in csv.DictReader((limited.path / "metrics.csv").open())} == {"2"}
+    weights = [load_file(run.path / "best.safetensors") for run in (free, limited)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_shortened_training_is_resumed_with_the_updates_of_its_last_epoch() -> None:
+    settings = quick(method="curriculum-labeling", epochs=3, pseudo_labels="none", optim__updates_per_epoch=5)
+    first = trainer_of(settings, blobs())
+    first.deadline = Deadline(time.monotonic() + 1000, 1e6)
+    pieces = first.work()
+    for _ in pieces:
+        if len(first.state.progress.history) == 1:
+            break
+    assert first.state.progress.history[0]["updates"] == 1
+    stored = {**first.state.snapshot(), "divergence": first.state.divergence.state(), "seconds": 1.0}
+    pieces.close()
+    second = trainer_of(settings, blobs())
+    second.train(stored)
+    assert [row["updates"] for row in second.state.progress.history] == [1, 1, 1]
+
+
+def test_updates_are_planned_from_what_the_last_epoch_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    deadline = Deadline(at=200.0, update=0.1, step=5.0, finish=10.0)
+    assert deadline.updates(planned=1000, epochs=8, steps=2) == 100  # 80 s in 8 epochs
+    assert deadline.updates(planned=50, epochs=8, steps=2) == 50
+    deadline.measured(updates=50, seconds=10.0, beside=0.5)  # half as fast
+    assert deadline.updates(planned=1000, epochs=8, steps=2) == int((100 - 20 - 20 - 4) / (8 * 0.2) + 1e-9)
+    assert Deadline(at=50.0, update=0.1).updates(1000, 8, 2) == 1

@@ -26,7 +26,7 @@ from tests.helpers import blobs, quick, result, trainer_of
 def trainer(path: str = "run", data: ebpl.ImageSet | None = None, **changes: object) -> Trainer:
     """A trainer that writes into a run directory."""
     data = data or blobs()
-    run = Run.create(path, quick(**changes), data, {})
+    run = Run.create(path, quick(**{"curriculum__selection": "all", **changes}), data, {})
     made = trainer_of(run.settings, data)
     made.callbacks = [RunWriter(run, describe_model(made.state.model, data))]
     return made
@@ -226,7 +226,7 @@ def test_pseudo_labels_are_those_of_the_averaged_weights() -> None:
             probabilities = {name: each.probabilities for name, each in said.items()}
             steps.append({"targets": found.targets, "selected": found.selected, **probabilities})
 
-    training = trainer_of(quick(**VALIDATED), blobs(unlabeled=False), Seen())
+    training = trainer_of(quick(**VALIDATED, curriculum__selection="all"), blobs(unlabeled=False), Seen())
     training.train()
     assert len(steps) == 2
     for each in steps:
@@ -496,7 +496,7 @@ def test_weights_that_break_in_the_last_update_of_an_epoch_are_noticed() -> None
 
 def test_a_state_near_the_limit_is_saved_with_the_one_to_go_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     training = trainer(pseudo_labels="none", epochs=4, runtime__checkpoint_seconds=0.0)
-    monkeypatch.setattr(Divergence, "is_healthy", lambda self, gap: len(training.state.progress.history) <= 2)
+    monkeypatch.setattr(Divergence, "is_healthy", lambda self, gap, *more: len(training.state.progress.history) <= 2)
     training.train()
     run = Run("run")
     newest = torch.load(next(run.checkpoints.glob("epoch-000004*.pt")), weights_only=True)

@@ -9,7 +9,8 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -139,3 +140,76 @@ def scale_classifier(weights: dict[str, Tensor], temperature: float) -> dict[str
     return {
         name: tensor / temperature if name.startswith("classifier.") else tensor for name, tensor in weights.items()
     }
+
+
+FAR = 0.1
+"""Confidence and accuracy that are further apart are a warning, if that is beyond chance."""
+
+
+def warnings_of(result: Mapping[str, Any]) -> list[str]:
+    """What a user should know of a finished run before its model is used, from its test_metrics.json."""
+    events, images = result.get("healed_divergences"), result.get("images")
+    sizes = images if isinstance(images, dict) else {}
+    found = []
+    if isinstance(events, list) and events:
+        times = "once" if len(events) == 1 else f"{len(events)} times"
+        found.append(f"Training diverged and recovered {times}, with a lower learning rate; train.log has the reasons.")
+    for of, images_of, right, confidence in _measured(result, sizes):
+        gap = confidence - right
+        if abs(gap) > FAR and abs(gap) > 2 * math.sqrt(right * (1 - right) / images_of):
+            wrong = "over-confident" if gap > 0 else "under-confident"
+            found.append(
+                f"The model is {wrong}: its mean confidence on {of} is {100 * confidence:.0f} %, its accuracy "
+                f"{100 * right:.0f} %. Do not rely on its confidence."
+            )
+            break
+    measures, share, test = result.get("metrics"), _number(result.get("majority_share")), _number(sizes.get("test"))
+    accuracy = _number(measures.get("accuracy")) if isinstance(measures, dict) else None
+    if accuracy is not None and share is not None and (test or 0) >= 1 and 0 <= share <= 1:
+        noise = 2 * math.sqrt(share * (1 - share) / (test or 1))
+        if accuracy - share <= noise:
+            found.append(
+                f"An accuracy of {100 * accuracy:.1f} % is no better than always naming the largest class, which has "
+                f"{100 * share:.1f} % of the test images."
+            )
+    never = result.get("never_predicted")
+    if isinstance(never, list) and never:
+        shown = ", ".join(map(str, never[:10])) + (f" and {len(never) - 10} more" if len(never) > 10 else "")
+        found.append(f"Never predicted for any test image: {shown}.")
+    return found
+
+
+def _measured(result: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+    """Labels that training did not learn from: what they are, how many, accuracy and mean confidence on them."""
+
+    def entries(name: str) -> dict[str, Any]:
+        value = result.get(name)
+        return value if isinstance(value, dict) else {}
+
+    measures, curves, check = entries("metrics"), entries("curves"), entries("check")
+    accuracy, over = _number(measures.get("accuracy")), _number(measures.get("overconfidence"))
+    found: list[tuple[str, Any, float | None, float | None]] = []
+    if accuracy is not None and over is not None:
+        found.append(("the test images", sizes.get("test"), accuracy, accuracy + over))
+    right, confidence = (curves.get(f"validation_{name}") for name in ("accuracy", "confidence"))
+    if isinstance(right, list) and isinstance(confidence, list) and right and len(right) == len(confidence):
+        best = max(range(len(right)), key=lambda i: _number(right[i]) or 0.0)  # the first: those weights are kept
+        found.append(
+            ("the validation images", sizes.get("validation"), _number(right[best]), _number(confidence[best]))
+        )
+    if _number(check.get("temperature")) == 1:
+        found.append(
+            ("held-out labels", check.get("images"), _number(check.get("accuracy")), _number(check.get("confidence")))
+        )
+    for of, count, share, mean in found:
+        number = _number(count)
+        if number and number >= 1 and share is not None and mean is not None and 0 <= share <= 1:
+            yield of, number, share, mean
+
+
+def _number(value: Any) -> float | None:
+    """A number from a file that may be foreign; None if it is none."""
+    try:
+        return float(value) if is_number(value) else None
+    except OverflowError:
+        return None

@@ -48,6 +48,9 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started the command
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     return launch.leave(guarded(lambda: _main(given)))
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
+import os
+import shlex
+import sys
+from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,10 @@ from ebpl.terminal import duration, harmless
 
 if TYPE_CHECKING:
     from ebpl.data.contents import Group
+    from ebpl.data.dataset import ImageSet
     from ebpl.inspection import Inspection
+    from ebpl.labeling import Suggestion
+    from ebpl.runs import Run
 
 
 def add_inspect_options(parser: Parser) -> None:
@@ -26,6 +32,7 @@ def inspect(options: argparse.Namespace) -> int:
     """Say what is in the data, what is wrong with it, and how to train on it."""
     import json
 
+    from ebpl.errors import DataError
     from ebpl.inspection import inspect
     from ebpl.io import finite
     from ebpl.terminal import counted
@@ -37,7 +44,7 @@ def inspect(options: argparse.Namespace) -> int:
         print(json.dumps(finite(found.to_dict()), indent=2, ensure_ascii=False))
     else:
         show_inspection(found, options.data)
-    return 0
+    return 0 if found.suggestion else DataError.exit_code
 
 
 def add_suggest_options(parser: Parser) -> None:
@@ -45,7 +52,8 @@ def add_suggest_options(parser: Parser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the run directory")
     add("--n", type=positive, default=50, metavar="N", help="how many images (default: 50)")
-    add("--output", default="-", metavar="FILE", help="the CSV to write (default: standard output)")
+    add("--output", default="-", metavar="FILE", help="the CSV to write, with an empty column label "
+        "to fill in (default: standard output)")  # fmt: skip
     add("--label-studio", metavar="FILE", help="also write tasks for Label Studio (JSON), and its labelling config "
         "beside it (.xml)")  # fmt: skip
     add("--image-url", metavar="PREFIX", help="tasks name images by PREFIX and path instead of holding them, for "
@@ -58,42 +66,100 @@ def add_suggest_options(parser: Parser) -> None:
     add("--with-outliers", action="store_true", help="also images that do not look like the others")
     add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
         "share of the training images (default: 0.99)")  # fmt: skip
+    add("--force", action="store_true", help="replace files that exist already")
 
 
 def suggest(options: argparse.Namespace) -> int:
     """Write which unlabelled images to label next."""
-    from ebpl.io import partly_written
+    from ebpl.io import csv_writer, partly_written
     from ebpl.labeling import suggest
     from ebpl.runs import Run
 
     run = Run(options.run)
+    _check_targets(options, run.path)
     images = run.load_data()
     found = suggest(
         run, options.n, data=images, with_outliers=options.with_outliers, outlier_quantile=options.outlier_quantile
     )
-    rows = [suggestion.row(rank) for rank, suggestion in enumerate(found, start=1)]
     with partly_written(options.output) as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["rank", "image"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write = csv_writer(file)
+        file.write("" if found else "rank,image,label\n")
+        for rank, suggestion in enumerate(found, start=1):
+            write(suggestion.row(rank))
     if options.label_studio:
-        from ebpl.io import write_json, write_text
-        from ebpl.labeling import label_studio
-
-        target = Path(options.label_studio)
-        root = Path(run.source.get("path") or ".")
-        root = root if root.is_dir() else root.parent
-        pictures = []
-        for suggestion in found:
-            file_path = root / suggestion.image if images.train.paths else None
-            if options.image_url and images.train.paths:
-                pictures.append(options.image_url + suggestion.image)
-            else:
-                pictures.append(label_studio.picture(images.train.pixels[suggestion.index], file_path))
-        version = f"ebpl {run.path.name}"
-        write_json(target, label_studio.tasks(found, pictures, version, pre_annotate=not options.no_predictions))
-        write_text(target.with_suffix(".xml"), label_studio.config(images.classes))
+        _write_tasks(options, run, images, found)
+    _say_next(options, run, len(found))
     return 0
+
+
+def _check_targets(options: argparse.Namespace, run: Path) -> None:
+    """Refuse, before any work is done, what must not be written."""
+    from ebpl.errors import UsageError
+    from ebpl.io import check_output
+
+    targets = [options.output]
+    if options.label_studio is not None:
+        tasks = Path(options.label_studio)
+        if tasks.suffix.lower() == ".xml" or options.label_studio == "-":
+            raise UsageError(
+                f"--label-studio {options.label_studio}: the tasks are JSON, and their labelling config is written "
+                "beside them as .xml. Give a name such as tasks.json."
+            )
+        targets += [options.label_studio, str(tasks.with_suffix(".xml"))]
+    for target in targets:
+        check_output(target, options.force, run)
+    if len({Path(target).absolute() for target in targets}) < len(targets):
+        raise UsageError("--output and --label-studio must be different files.")
+
+
+def _write_tasks(options: argparse.Namespace, run: Run, images: ImageSet, found: list[Suggestion]) -> None:
+    """Tasks for Label Studio, and its labelling config beside them."""
+    from ebpl.io import write_json, write_text
+    from ebpl.labeling import label_studio
+
+    target = Path(options.label_studio)
+    root = Path(run.source.get("path") or ".")
+    root = root if root.is_dir() else root.parent
+    pictures = []
+    for suggestion in found:
+        file_path = root / suggestion.image if images.train.paths else None
+        if options.image_url and images.train.paths:
+            pictures.append(options.image_url + suggestion.image)
+        else:
+            pictures.append(label_studio.picture(images.train.pixels[suggestion.index], file_path))
+    version = f"ebpl {run.path.name}"
+    write_json(target, label_studio.tasks(found, pictures, version, pre_annotate=not options.no_predictions))
+    write_text(target.with_suffix(".xml"), label_studio.config(images.classes))
+
+
+def _say_next(options: argparse.Namespace, run: Run, count: int) -> None:
+    """What to do with the suggestions; nothing where they are themselves printed."""
+    from ebpl.data import BENCHMARK_NAMES
+
+    if not count:
+        print("No image is left to suggest. --with-outliers also takes those unlike the others.", file=sys.stderr)
+        return
+    source = run.source.get("path") or "DATA"
+    if source in BENCHMARK_NAMES:
+        return
+    near = os.path.relpath(source)
+    ending = "npz" if source.lower().endswith(".npz") else "csv"
+    names = (f"labelled{'' if number == 1 else f'-{number}'}.{ending}" for number in count_from(1))
+    free = next(name for name in names if not os.path.lexists(name))
+
+    def command(labels: str) -> str:
+        data = source if near.startswith("..") else near
+        return f"  ebpl add-labels {shlex.quote(data)} {shlex.quote(labels)} --output {free}"
+
+    lines = []
+    if options.label_studio:
+        lines += [f"Import {options.label_studio} into Label Studio, label the images, and export them. Then:"]
+        lines += [command("export.json")]
+    if options.output != "-":
+        lines += [f"{'Or open' if lines else 'Open'} {options.output}, and fill in its column label. Then:"]
+        lines += [command(options.output)]
+    for line in lines:
+        print(harmless(line), file=sys.stderr if options.output == "-" else sys.stdout)
 
 
 def add_add_labels_options(parser: Parser) -> None:
@@ -111,7 +177,8 @@ def add_labels(options: argparse.Namespace) -> int:
 
     added = add_labels(options.data, options.labels, options.output, new_classes=options.new_classes)
     changed = f", {added.changed} images got another label" if added.changed else ""
-    print(f"{added.new} images have a label now that had none{changed}. Train with: ebpl train {added.output}")
+    output = harmless(shlex.quote(str(added.output)))
+    print(f"{added.new} images have a label now that had none{changed}. Train with: ebpl train {output}")
     return 0
 
 
@@ -215,7 +282,18 @@ def _advice(found: Inspection) -> list[str]:
     lines = ["Train with:", f"  {suggestion.command}"]
     if timing := suggestion.timing:
         lines.append(
-            f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {timing.updates} updates of "
-            f"{1000 * timing.update:.3g} ms, by {timing.timed} that were tried."
+            f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {timing.updates:,} updates of "
+            f"{_short_time(timing.update)}, by {timing.timed} that were tried."
         )
     return lines
+
+
+def _short_time(seconds: float) -> str:
+    """The time of one update.
+
+    >>> [_short_time(seconds) for seconds in (0.00123, 0.0456, 0.9, 2.16, 100)]
+    ['1.2 ms', '46 ms', '0.9 s', '2.2 s', '100.0 s']
+    """
+    if seconds >= 0.5:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.{1 if seconds < 0.01 else 0}f} ms"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from ebpl.cli.options import Parser, add_data_dir, add_skip_unreadable, share
 from ebpl.cli.train import tell_lost
@@ -17,6 +18,7 @@ def add_evaluate_options(parser: Parser) -> None:
     add("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own test images)")
     add_data_dir(parser)
     add("--json", metavar="FILE", help="also write metrics and reliability bins to FILE (-: print them)")
+    add("--force", action="store_true", help="replace the file that --json names if it exists")
     add_skip_unreadable(parser)
 
 
@@ -25,7 +27,7 @@ def evaluate(options: argparse.Namespace) -> int:
     import json
 
     from ebpl.inference.evaluate import evaluation, evaluation_of_seeds
-    from ebpl.io import finite, write_json
+    from ebpl.io import check_output, finite, write_json
     from ebpl.runs import Run, seed_folders
     from ebpl.terminal import measures_table, seeds_table, show
 
@@ -33,6 +35,8 @@ def evaluate(options: argparse.Namespace) -> int:
         return str(options.data or f"{run.data_name}, test images")
 
     folder = Path(options.run)
+    if options.json:
+        check_output(options.json, options.force, inside=folder)
     how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     if seed_folders(folder):
         result = evaluation_of_seeds(folder, options.data, **how)
@@ -41,7 +45,8 @@ def evaluate(options: argparse.Namespace) -> int:
     else:
         run = Run(folder)
         result = evaluation(run, options.data, **how)
-        table = measures_table(title(run), {run.settings.method: result["metrics"]})
+        method = run.settings.method
+        table = measures_table(title(run), {method: result["metrics"]}, bins={method: result["reliability"]})
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
         return 0
@@ -65,6 +70,7 @@ def add_report_options(parser: Parser) -> None:
     add("--output", metavar="FILE", help="the page to write (default: report.html in the run directory)")
     add("--data", metavar="DATA", help="images to look at, with labels or without (default: the run's own)")
     add_data_dir(parser)
+    add_skip_unreadable(parser)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -72,8 +78,9 @@ def report(options: argparse.Namespace) -> int:
     from ebpl.reporting import report
     from ebpl.terminal import counted
 
+    how: dict[str, Any] = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     with counted("images") as done:
-        path = report(options.run, options.output, options.data, data_dir=options.data_dir, done=done)
+        path = report(options.run, options.output, options.data, **how, done=done)
     print(f"The report is in {path}")
     return 0
 
@@ -105,6 +112,15 @@ def add_predict_options(parser: Parser) -> None:
     add("--abstain-below", type=share, default=0.0, metavar="P", help="no label where the confidence is lower")
     add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
         "share of the training images (default: 0.99)")  # fmt: skip
+    add("--label-outliers", action="store_true", help="give outliers a label too (default: they get none)")
+    add(
+        "--decide",
+        choices=("probable", "balanced"),
+        default="probable",
+        help="balanced: a column 'decision' besides, "
+        "with the class that is most probable compared with its mean over the training images (for rare classes)",
+    )
+    add("--force", action="store_true", help="replace the file that --output names if it exists")
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -115,20 +131,26 @@ def predict(options: argparse.Namespace) -> int:
     from ebpl.terminal import counted
 
     run = Run(options.run)
-    limits = {"abstain_below": options.abstain_below, "outlier_quantile": options.outlier_quantile}
+    wanted = ("abstain_below", "outlier_quantile", "label_outliers", "decide", "force")
+    how: dict[str, Any] = {name: getattr(options, name) for name in wanted}
     with counted("images") as done:
-        summary = predict(run, options.images, options.output, **limits, done=done)
+        summary = predict(run, options.images, options.output, **how, done=done)
     assert isinstance(summary, Summary)
-    parts = [f"{summary.images} images, {summary.kept} labelled"]
+    parts = [f"{summary.images} images, {summary.kept + summary.labelled_outliers} labelled"]
     if summary.coverage is not None and options.abstain_below:
         parts[0] += f" (coverage {100 * summary.coverage:.0f} %)"
     if summary.expected_accuracy is not None and summary.coverage is not None:
-        parts.append(f"about {100 * summary.expected_accuracy:.0f} % of them right, by their own confidence")
+        of_them = f"the {summary.kept} that are no outliers" if summary.labelled_outliers else "them"
+        parts.append(f"about {100 * summary.expected_accuracy:.0f} % of {of_them} right, by their own confidence")
         if measured := measured_accuracy(run, summary.coverage):
             there = " at that coverage" if options.abstain_below else ""
             parts.append(f"measured on the run's {measured[1]} test images{there}: {100 * measured[0]:.0f} % right")
     if summary.outliers is not None:
-        parts.append(f"{summary.outliers} are outliers, unlike the training images")
+        are = "is an outlier" if summary.outliers == 1 else "are outliers"
+        told = f"{summary.outliers} {are}, unlike the training images"
+        if summary.outliers:
+            told += f": {'' if options.label_outliers else 'without a label, and '}left out of these numbers"
+        parts.append(told)
     if summary.frames:
         parts.append(f"of {summary.frames} with several frames the first was taken")
     if summary.unreadable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -173,7 +174,13 @@ def seconds(text: str) -> float:
     """Seconds from 90, 90s, 20m or 1.5h."""
     units = {"s": 1, "m": 60, "h": 3600}
     unit = units.get(text[-1:], 0)
-    return number(text[:-1] if unit else text) * (unit or 1)
+    try:
+        value = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time. Give for instance 90, 90s, 20m or 1.5h")
+    return value
 
 
 def words(text: str) -> list[str]:

@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebpl import launch
-from ebpl.cli.options import Parser, add_data, add_settings, add_skip_unreadable, changes, positive, seconds, whole
+from ebpl.cli.options import (
+    Parser,
+    add_data,
+    add_data_dir,
+    add_settings,
+    add_skip_unreadable,
+    changes,
+    positive,
+    seconds,
+    whole,
+)
 from ebpl.config.presets import preset, read_config
-from ebpl.errors import SomeFailedError, UsageError
+from ebpl.errors import RunError, SomeFailedError, UsageError
 from ebpl.rng import parse_seeds
+from ebpl.terminal import harmless
 
 if TYPE_CHECKING:
     from ebpl.runs import Run
@@ -70,12 +81,23 @@ def _show_finished(run: Run) -> int:
         return 0
     result = run.metrics()
     if result["metrics"]:
-        show(measures_table(f"{run.data_name}, test images", {run.settings.method: result["metrics"]}))
+        method, title = run.settings.method, f"{run.data_name}, test images"
+        show(measures_table(title, {method: result["metrics"]}, bins={method: result.get("reliability")}))
     else:
         print(f"There are no labelled test images. Measure on others with: ebpl evaluate {run.path} DATA")
     chosen = result["chosen"]
     print(f"Weights of {chosen['phase']}, epoch {chosen['epoch']} (chosen by {chosen['by']}) are in {run.path}")
+    _warn({"Warning": result})
     return 0
+
+
+def _warn(results: dict[str, dict[str, Any]]) -> None:
+    """What a user should know before the models are used."""
+    from ebpl.runs.reader import warnings_of
+
+    for title, result in results.items():
+        for warning in warnings_of(result):
+            print(f"{title}: {harmless(warning)}")
 
 
 def _show_all(runs: Sequence[Run]) -> int:
@@ -95,16 +117,19 @@ def _show_all(runs: Sequence[Run]) -> int:
         else:
             print(f"There are no labelled test images. Measure on others with: ebpl evaluate {folder} DATA")
         print(f"Each seed's weights are in its folder in {folder}")
-    tell_lost(folder)
-    return 0
+        _warn({f"Warning for seed {run.settings.seed}": run.metrics() for run in finished})
+    return tell_lost(folder)
 
 
-def tell_lost(folder: Path | None) -> None:
-    """Name the seeds of a folder whose run directories are gone."""
+def tell_lost(folder: Path | None) -> int:
+    """Name the seeds of a folder whose run directories are gone; the exit code of that."""
     from ebpl.runs import lost_seeds
 
-    if folder and (lost := lost_seeds(folder)):
-        print(f"There is no run directory any more for seed {', '.join(map(str, lost))} in {folder}.")
+    if not folder or not (lost := lost_seeds(folder)):
+        return 0
+    numbers = ", ".join(map(str, lost))
+    print(f"There is no run directory for seed {numbers} in {folder}. Train it with: ebpl train DATA --seed {lost[0]}")
+    return RunError.exit_code
 
 
 def add_resume_options(parser: Parser) -> None:
@@ -112,6 +137,7 @@ def add_resume_options(parser: Parser) -> None:
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or the folder of several seeds: all of them at once"
     )
+    add_data_dir(parser)
     _add_processes(parser)
 
 
@@ -127,22 +153,27 @@ def resume(options: argparse.Namespace) -> int:
     from ebpl import api
     from ebpl.terminal import terminal_progress, terminal_progresses
 
+    broken = api.damaged(runs)
     for run in runs:
-        if run.finished and launch.place().is_first:
+        if run.finished and run.path not in broken and launch.place().is_first:
             print(f"{run.path} is finished already.")
     if len(runs) == 1:
         among = {"devices": options.devices, "nodes": options.nodes}
-        return _show_finished(api.resume(runs[0], progress=terminal_progress(), **among))
+        named = Path(options.runs[0])
+        code = _show_finished(api.resume(runs[0], data_dir=options.data_dir, progress=terminal_progress(), **among))
+        return code or tell_lost(named if named.resolve() != runs[0].path.resolve() else None)
     unfinished = [run for run in runs if not run.finished]
     together = seeds_folder(runs)
     labels = [run.path.name.replace("-", " ") if together else str(run.path) for run in unfinished]
     try:
         with terminal_progresses(labels) as bars:
-            api.resume(unfinished, progress=bars)
-    except SomeFailedError:
-        _show_all(runs)
-        raise
-    return _show_all(runs)
+            api.resume(unfinished, data_dir=options.data_dir, progress=bars)
+    except SomeFailedError as failed:
+        broken |= failed.failures
+    lost = _show_all([run for run in runs if run.path not in broken])
+    if broken:
+        raise SomeFailedError(runs, broken)
+    return lost
 
 
 SHOWN = ("accuracy", "f_score", "ece", "overconfidence")
@@ -177,7 +208,8 @@ def demo(options: argparse.Namespace) -> int:
         results[title] = run.metrics()
     images = next(iter(results.values()))["images"]["test"]
     title = f"digits, {images} test images, 50 labels, hard pseudo-labels"
-    show(measures_table(title, {name: result["metrics"] for name, result in results.items()}, SHOWN))
+    bins = {name: result.get("reliability") for name, result in results.items()}
+    show(measures_table(title, {name: result["metrics"] for name, result in results.items()}, SHOWN, bins))
     figure = draw_reliability(
         folder / "reliability.svg", {name: found["reliability"] for name, found in results.items()}
     )

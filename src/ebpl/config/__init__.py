@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ class DataSettings:
         "for your own data)",
         option=True,
     )
-    max_shift: int = _setting(2, "largest shift in pixels", low=0)
+    max_shift: int = _setting(2, "largest shift in pixels", low=0, high=4096)
     pixel_noise: float = _setting(0.03, "standard deviation of Gaussian noise added to training images", low=0)
     mixup_probability: float = _setting(
         0.0, "probability that an image of the classified batch is mixed with another (mixup)", low=0, high=1
@@ -64,7 +65,7 @@ class ModelSettings:
 
     backbone: str = _setting("wide_resnet", "feature extractor, by its name in the registry of backbones")
     depth: int = _setting(16, "depth of the wide residual network: 10, 16, 22, 28 ...", low=10, high=1000, option=True)
-    width: int = _setting(4, "width factor of the wide residual network", low=1, option=True)
+    width: int = _setting(4, "width factor of the wide residual network", low=1, high=100, option=True)
     precision_matrix: Literal["identity", "diagonal", "full"] = _setting(
         "diagonal", "shape of the precision matrix that all classes of the Gaussian head share"
     )
@@ -79,13 +80,15 @@ class ModelSettings:
 class OptimSettings:
     """Length of the initial training and the optimiser."""
 
-    epochs: int = _setting(120, "epochs of the initial training", low=1, option=True)
+    epochs: int = _setting(120, "epochs of the initial training", low=1, high=10_000, option=True)
     updates_per_epoch: int | None = _setting(
-        None, "updates in an epoch (default: one pass over all training images)", low=1
+        None, "updates in an epoch (default: one pass over all training images)", low=1, high=1_000_000
     )
-    batch_size: int = _setting(64, "images in the classified batch and in the density batch", low=1, option=True)
+    batch_size: int = _setting(
+        64, "images in the classified batch and in the density batch", low=1, high=100_000, option=True
+    )
     learning_rate: float = _setting(1e-4, "learning rate of Adam", low=0, option=True)
-    warmup_updates: int = _setting(0, "updates of linear warm-up after an initialisation", low=0)
+    warmup_updates: int = _setting(0, "updates of linear warm-up after an initialisation", low=0, high=1e9)
     final_lr_factor: float = _setting(
         1.0, "fraction of the learning rate left at the end of each phase, after a cosine (1: constant)", low=0, high=1
     )
@@ -102,8 +105,10 @@ class CurriculumSettings:
     pseudo_labels: Literal["none", "hard", "soft"] = _setting(
         "soft", "none: initial training only; hard: the predicted class; soft: the whole posterior", option=True
     )
-    steps: int = _setting(4, "curriculum steps T; step t labels the most confident 100*t/T %% of the images", low=1)
-    epochs: int = _setting(20, "epochs in each curriculum step", low=0)
+    steps: int = _setting(
+        4, "curriculum steps T; step t labels the most confident 100*t/T %% of the images", low=1, high=1000
+    )
+    epochs: int = _setting(20, "epochs in each curriculum step", low=0, high=10_000)
     selection: Literal["all", "class"] = _setting(
         "all", "take the most confident images of all, or of each predicted class"
     )
@@ -144,7 +149,7 @@ class ConsistencySettings:
     """Agreement of strong views of unlabelled images with predictions for weak views."""
 
     weight: float = _setting(0.0, "weight of the consistency loss (0: off)", low=0)
-    batch_size: int = _setting(256, "unlabelled images in the consistency batch", low=1)
+    batch_size: int = _setting(256, "unlabelled images in the consistency batch", low=1, high=100_000)
     confidence_threshold: float = _setting(0.95, "least confidence of a prediction used as a target", low=0, high=1)
     temperature: float = _setting(
         0.0, "temperature of the target: 1 is the posterior, 0 the predicted class", low=0, high=1
@@ -155,13 +160,13 @@ class ConsistencySettings:
 class SGLDSettings:
     """The sampler of the energy-based model."""
 
-    steps: int = _setting(20, "sampling steps K for each update", low=1)
+    steps: int = _setting(20, "sampling steps K for each update", low=1, high=100_000)
     step_size: float = _setting(1.0, "factor of the energy's gradient in a sampling step", low=0)
     noise: float = _setting(0.01, "standard deviation of the noise in a sampling step", low=0)
     gradient_clip: float = _setting(0.0, "clamp each value of the energy's gradient to +-this (0: off)", low=0)
     clamp_samples: bool = _setting(False, "keep samples inside the range of images, [-1, 1]")
-    chains: int = _setting(64, "chains sampled for each update", low=1)
-    buffer_size: int = _setting(10_000, "samples kept in the replay buffer", low=1)
+    chains: int = _setting(64, "chains sampled for each update", low=1, high=100_000)
+    buffer_size: int = _setting(10_000, "samples kept in the replay buffer", low=1, high=10_000_000)
     restart_probability: float = _setting(0.05, "probability that a chain restarts from uniform noise", low=0, high=1)
 
 
@@ -169,7 +174,7 @@ class SGLDSettings:
 class DivergenceSettings:
     """What counts as divergence, and how often training recovers from it."""
 
-    retries: int = _setting(5, "recoveries from divergence before training stops with an error", low=0)
+    retries: int = _setting(5, "recoveries from divergence before training stops with an error", low=0, high=1000)
     max_energy_gap: float = _setting(50.0, "largest distance between energies of images and samples", low=0)
 
 
@@ -301,14 +306,14 @@ class Setting:
         wrong_bool = isinstance(value, bool) != (kind is bool)
         if wrong_bool or not isinstance(value, (int, float)):
             raise UsageError(f"{self.name} is {value!r}, but must be {_KINDS[kind]}.")
-        if not math.isfinite(value):
-            raise UsageError(f"{self.name} is {value}, but must be a finite number.")
+        if not -sys.float_info.max <= value <= sys.float_info.max:
+            raise UsageError(f"{self.name} is {str(value)[:40]}, but must be a finite number.")
         if kind is int and value != int(value):
             raise UsageError(f"{self.name} is {value!r}, but must be {_KINDS[kind]}.")
         low, high = self.range
         if not low <= value <= high:
-            wanted = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-            raise UsageError(f"{self.name} is {value}, but must be {wanted}.")
+            wanted = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:.12g}"
+            raise UsageError(f"{self.name} is {str(value)[:40]}, but must be {wanted}.")
         return kind(value)
 
     def parsed(self, text: str) -> Any:

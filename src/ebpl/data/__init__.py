@@ -55,7 +55,7 @@ def _ending(*endings: str) -> Callable[[Path], bool]:
 
 FORMATS = [
     Format("a folder of class folders", os.path.isdir, "ebpl.data.folder:from_folder", "ebpl.data.folder:list_folder"),
-    Format("a .csv file", _ending(".csv"), "ebpl.data.folder:from_csv", "ebpl.data.folder:list_csv"),
+    Format("a .csv file", _ending(".csv", ".tsv"), "ebpl.data.folder:from_csv", "ebpl.data.folder:list_csv"),
     Format("an .npz file", _ending(".npz"), "ebpl.data.formats:from_npz"),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -140,7 +139,7 @@ def contents(
 
 
 def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
-    found = survey(listed, image_size, digests=True, done=done)
+    found = survey(listed, image_size, digests=set(listed.files), done=done)
     entries = [
         Entry(listed.called(path), part, label, found.digests[path])
         for part in PARTS
@@ -192,8 +191,4 @@ def _bare(labels: NDArray[np.int64]) -> Images:
 
 def _entries(data: ImageSet, name: str, part: Images) -> list[Entry]:
     labels = [data.classes[label] if label != UNLABELED else "" for label in part.labels.tolist()]
-    pixels = np.ascontiguousarray(part.pixels)
-    return [
-        Entry(part.name(i), name, labels[i], hashlib.blake2b(pixels[i].data, digest_size=16).digest())
-        for i in range(len(part))
-    ]
+    return [Entry(part.name(i), name, labels[i], found) for i, found in enumerate(part.digests())]

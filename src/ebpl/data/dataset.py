@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from ebpl.errors import DataError
 from ebpl.io import is_text
 
 UNLABELED = -1
+MOST_CLASSES = 10_000
+"""A higher number is no class, but a mistake, which would cost as much memory as if it were one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Images:
     def name(self, index: int) -> str:
         """What to call an image in a list: its path, or its number."""
         return self.paths[index] if self.paths else str(index)
+
+    def digests(self) -> Iterator[bytes]:
+        """A digest of each image, equal for those that show the same."""
+        pixels = np.ascontiguousarray(self.pixels)
+        return (hashlib.blake2b(image.data, digest_size=16).digest() for image in pixels)
 
     def take(self, index: NDArray[Any]) -> Images:
         """Some of the images."""
@@ -159,10 +167,33 @@ def _images(pixels: Any, labels: Any, where: str) -> Images:
         raise DataError(f"{where} are of type {pixels.dtype}; wanted is uint8, or floating point in [0, 1].")
     if labels.dtype.kind not in "iuf" or not (labels == np.round(labels)).all():
         raise DataError(f"{where}: labels are not whole numbers. Number the classes from 0; -1 means unlabelled.")
+    if labels.max(initial=0) >= MOST_CLASSES:
+        raise DataError(
+            f"{where}: label {labels.max():.15g} is too high. Number the classes from 0; {MOST_CLASSES:,} are the most."
+        )
     labels = labels.astype(np.int64)
     if labels.min(initial=0) < UNLABELED:
         raise DataError(f"{where}: label {labels.min()} is negative; -1 means unlabelled, others start at 0.")
     return Images(np.ascontiguousarray(pixels), labels)
+
+
+def conflicts(images: Iterable[tuple[bytes, str, str]]) -> list[str]:
+    """A note where a picture has different labels; pictures are given as a digest, what they are called, and a label.
+
+    >>> conflicts([(b"1", "a.png", "cat"), (b"1", "b.png", "dog"), (b"2", "c.png", "cat")])
+    ['Warning: 1 image has different labels, so at least one is wrong: a.png (cat), b.png (dog). See ebpl inspect']
+    """
+    found: dict[bytes, dict[str, str]] = {}
+    for digest, name, label in images:
+        if label:
+            found.setdefault(digest, {}).setdefault(label, name)
+    several = [labels for labels in found.values() if len(labels) > 1]
+    if not several:
+        return []
+    first = ", ".join(f"{name} ({label})" for label, name in list(several[0].items())[:3])
+    what = f"{len(several)} images have" if len(several) > 1 else "1 image has"
+    instance = "for instance " if len(several) > 1 else ""
+    return [f"Warning: {what} different labels, so at least one is wrong: {instance}{first}. See ebpl inspect"]
 
 
 def check(data: ImageSet) -> None:
@@ -178,4 +209,5 @@ def check(data: ImageSet) -> None:
         )
     empty = [name for name, count in zip(data.classes, counts, strict=True) if count == 0]
     if empty:
-        raise DataError(f"{data.name}: no labelled training image of class {', '.join(empty)}.")
+        more = f" and {len(empty) - 10} more" if len(empty) > 10 else ""
+        raise DataError(f"{data.name}: no labelled training image of class {', '.join(empty[:10])}{more}.")

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-MOST_PIXELS = 89_478_485
-"""A larger image, which a tiny file can claim to be, is refused; PIL warns from the same number on."""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""What PIL may take a file for. It knows many more, among them PostScript, for which it starts another program."""
+MOST_PIXELS = 1 << 26
+"""A larger image, which a tiny file can claim to be, is refused: reading one of this size takes half a gigabyte."""
+STRIP = 1 << 20
+"""So many pixels are worked on at a time."""
 LARGE = 32_000_000
 """Images of more pixels are read one at a time, so that several readers do not need several times the memory."""
 _large = threading.Lock()
@@ -60,6 +64,11 @@ class ImageInfo:
 def is_image(name: str) -> bool:
     """Whether a file's name is that of an image."""
     return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_ENDINGS
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a folder is not meant to be looked into: hidden, or what macOS puts into archives."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def is_text(name: str) -> bool:
@@ -97,7 +106,7 @@ def image_files(folder: Path) -> Iterator[Path]:
             yield here
             continue
         yield from (here / name for name in sorted(files))
-        waiting += [here / name for name in sorted(folders, reverse=True) if not name.startswith(".")]
+        waiting += [here / name for name in sorted(folders, reverse=True) if not is_hidden(name)]
 
 
 def readers() -> ThreadPoolExecutor:
@@ -122,7 +131,17 @@ def resized_picture(picture: Image, size: tuple[int, int]) -> Image:
 def digest(picture: Image) -> bytes:
     """The same for two pictures that look the same in every pixel, whatever their files are like."""
     size = "{} x {}".format(*picture.size).encode()
-    return hashlib.blake2b(picture.convert("RGB").tobytes(), digest_size=16, key=size).digest()
+    found = hashlib.blake2b(digest_size=16, key=size)
+    for box in _strips(picture):
+        found.update(picture.crop(box).convert("RGB").tobytes())
+    return found.digest()
+
+
+def _strips(image: Image) -> Iterator[tuple[int, int, int, int]]:
+    """The image in boxes from top to bottom, so that no step needs several times the memory of the whole."""
+    rows = max(1, STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield 0, top, image.width, min(top + rows, image.height)
 
 
 def read_picture(path: Path) -> tuple[Image, ImageInfo]:
@@ -137,7 +156,7 @@ def read_picture(path: Path) -> tuple[Image, ImageInfo]:
         raise OSError("the folder cannot be opened")
     if not stat.S_ISREG(kind):  # a pipe would be waited for, a device may never end
         raise OSError("it is not a file")
-    with Image.open(path) as image:
+    with Image.open(path, formats=FORMATS) as image:
         pixels = image.width * image.height
         if pixels > MOST_PIXELS:
             raise ValueError(_too_large(pixels))
@@ -200,12 +219,13 @@ def _on_white(image: Image, gray: bool) -> tuple[Image, bool]:
     wanted = "L" if gray else "RGB"
     if not {"A", "a"} & set(image.getbands()) and "transparency" not in image.info:
         return image.convert(wanted), False
-    image = image.convert(wanted + "A")
-    alpha, opaque = image.getchannel("A"), image.convert(wanted)
-    lowest: Any = alpha.getextrema()[0]
-    if lowest == 255:
-        return opaque, False
-    return Image.composite(opaque, Image.new(wanted, image.size, "white"), alpha), True
+    result, transparent = Image.new(wanted, image.size, "white"), False
+    for box in _strips(image):
+        strip = image.crop(box).convert(wanted + "A")
+        lowest: Any = strip.getchannel("A").getextrema()[0]
+        transparent |= lowest < 255
+        result.paste(strip.convert(wanted), box[:2], strip.getchannel("A"))
+    return result, transparent
 
 
 def _stretched(image: Image) -> Image:
@@ -213,9 +233,12 @@ def _stretched(image: Image) -> Image:
     from PIL import Image
 
     values = np.asarray(image)
-    finite = np.isfinite(values) if values.dtype.kind == "f" else None
-    known = values if finite is None else values[finite]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    low, high = 0.0, 0.0
+    if values.dtype.kind != "f":
+        low, high = float(values.min()), float(values.max())
+    elif (finite := np.isfinite(values)).any():
+        low = float(values.min(where=finite, initial=np.inf))
+        high = float(values.max(where=finite, initial=-np.inf))
     result = np.empty(values.shape, np.uint8)
     for row, target in zip(values, result, strict=True):  # row by row: as floating point it needs eight times the room
         stretched = (row.astype(np.float64) - low) / ((high - low) or 1)

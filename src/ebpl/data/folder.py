@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.dataset import UNLABELED, Images, ImageSet, conflicts
 from ebpl.data.decode import (
     IMAGE_ENDINGS,
     ImageInfo,
     digest,
     image_files,
+    is_hidden,
     is_image,
     is_text,
     printable,
@@ -27,11 +28,13 @@ from ebpl.data.decode import (
     resized_picture,
     unreadable,
 )
+from ebpl.data.formats import NO_LABEL, read_table, text_of
 from ebpl.errors import DataError
 
 SKIP = "\nOr let ebpl train or evaluate leave them out with --skip-unreadable (in Python: skip_unreadable=True)."
 LARGEST_KEPT = 64
 RESIZED = 32
+LONGEST_SHOWN = 300
 AT_ONCE = 512
 """So many files are given to the readers at a time."""
 
@@ -87,7 +90,7 @@ class Survey:
     broken: dict[Path, str] = field(default_factory=dict)
     """Files that cannot be read, with the reason."""
     digests: dict[Path, bytes] = field(default_factory=dict)
-    """Equal for files that show the same picture, if asked for."""
+    """Equal for files that show the same picture, where asked for."""
     pixels: dict[Path, NDArray[np.uint8]] = field(default_factory=dict)
     """Each picture, gray (H, W) or colour (H, W, 3), no larger than it may be needed: no file is decoded twice."""
 
@@ -127,10 +130,10 @@ def survey(
     listed: Listed,
     image_size: int | None = None,
     *,
-    digests: bool = False,
+    digests: Container[Path] = (),
     done: Callable[[int], None] = lambda _: None,
 ) -> Survey:
-    """Decode every listed file, whole, so that truncated ones are found too."""
+    """Decode every listed file, whole, so that truncated ones are found too; `digests` are made of these."""
     found = Survey()
     size = (image_size, image_size) if image_size is not None else None
 
@@ -140,7 +143,11 @@ def survey(
         try:
             picture, seen = read_picture(path)
             wanted = size or ((RESIZED, RESIZED) if max(picture.size) > LARGEST_KEPT else picture.size[::-1])
-            return seen, digest(picture) if digests else b"", np.asarray(resized_picture(picture, wanted), np.uint8)
+            return (
+                seen,
+                digest(picture) if path in digests else b"",
+                np.asarray(resized_picture(picture, wanted), np.uint8),
+            )
         except Exception as error:
             return unreadable(path, error)
 
@@ -158,7 +165,9 @@ def read(listed: Listed, image_size: int | None = None, skip_unreadable: bool = 
     if listed.absent and not skip_unreadable:
         what = f"{listed.listing} names images that do not exist (relative to {listed.root})"
         raise DataError(several(what, [where for where, _ in listed.absent]) + SKIP)
-    found = survey(listed, image_size)
+    found = survey(
+        listed, image_size, digests={path for part in listed.parts.values() for path, label in part if label}
+    )
     if found.broken and not skip_unreadable:
         what = "These images cannot be read; repair them, or take them out of the folder or list"
         raise DataError(several(what, [f"{name}: {reason}" for name, reason in unread(listed, found)]) + SKIP)
@@ -182,6 +191,8 @@ def read_surveyed(listed: Listed, found: Survey, image_size: int | None = None) 
         raise DataError(f"None of the {len(broken)} images of {listed.listing or listed.root} can be read.")
     size, gray = found.size(image_size), found.gray
     notes += found.notes(size)
+    labeled = [pair for part in listed.parts.values() for pair in part if pair[1] and found.digests.get(pair[0])]
+    notes += conflicts((found.digests[path], listed.called(path), label) for path, label in labeled)
     number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
     parts = {}
     for part, entries in listed.parts.items():
@@ -224,6 +235,7 @@ def several(what: str, items: Sequence[str], shown: int = 10) -> str:
 
 
 UNLABELED_FOLDERS = frozenset({"unlabeled", "unlabelled"})
+PART_LIKE = re.compile(r"(train|test|val|eval|dev|hold)")
 PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 
 
@@ -243,24 +255,34 @@ def from_csv(path: Path, image_size: int | None = None, *, skip_unreadable: bool
 def list_folder(root: Path) -> Listed:
     """The image files of a folder, with their labels."""
     folders = _folders(root)
+    for folder in folders:
+        _check_link(folder)
     if any(folder.name.lower() == "train" and _folders(folder) for folder in folders):
         parts = _split_folders(root, folders)
     else:
-        parts = {"train": _class_folders(folders)}
-    loose = sum(is_image(entry.name) for entry in root.iterdir())
+        parts = _beside_classes(folders)
+    loose = _loose(root)
     if not any(parts.values()):
         found = f"{loose} images, but no class folders" if loose else "no images"
         raise DataError(
             f"{root} holds {found}. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
             f"for images without a label, {root / 'unlabeled'}."
         )
-    notes = (f"{loose} images beside the folders are left out; unlabelled ones belong in unlabeled/",) if loose else ()
-    return Listed(root.resolve().name, root, parts, notes)
+    notes = [f"{loose} images beside the folders are left out; unlabelled ones belong in unlabeled/"] if loose else []
+    for folder in folders:
+        if folder.name.lower() in PARTS and PARTS[folder.name.lower()] in parts and (loose := _loose(folder)):
+            notes.append(f"{loose} images in {folder.name}/ are in no class folder and left out")
+    return Listed(root.resolve().name, root, parts, tuple(notes))
+
+
+def _loose(folder: Path) -> int:
+    """How many images lie in a folder itself."""
+    return sum(is_image(entry.name) for entry in folder.iterdir())
 
 
 def _folders(root: Path) -> list[Path]:
-    """Folders that may hold images: not hidden ones, and not where runs are kept."""
-    return sorted(e for e in root.iterdir() if e.is_dir() and not e.name.startswith(".") and not _holds_runs(e))
+    """Folders that may hold images: not hidden ones, nor what macOS puts into archives, nor where runs are kept."""
+    return sorted(e for e in root.iterdir() if e.is_dir() and not is_hidden(e.name) and not _holds_runs(e))
 
 
 def _holds_runs(folder: Path) -> bool:
@@ -285,9 +307,39 @@ def _split_folders(root: Path, folders: list[Path]) -> Listing:
     return parts
 
 
+def _beside_classes(folders: list[Path]) -> Listing:
+    """Class folders and `unlabeled`, and perhaps `test` and `val` beside them, with class folders of their own."""
+    classes = [folder for folder in folders if folder.name.lower() not in PARTS or folder.name.lower() == "train"]
+    names = {folder.name for folder in classes if folder.name.lower() not in UNLABELED_FOLDERS}
+    for folder in classes:
+        _check_name(folder, names)
+    parts: Listing = {"train": _class_folders(classes)}
+    for folder in (each for each in folders if each not in classes):
+        inside = _folders(folder)
+        if not inside or (names and names.isdisjoint(each.name for each in inside)):
+            holds = f"no folder of {', '.join(sorted(names)[:3])}" if inside and names else "no class folders"
+            raise DataError(
+                f"{folder} looks like images to measure on, but holds {holds}. If it is that, sort its images into "
+                f"{folder / '<class>'}, or move it away (ebpl predict labels images without a class). If it is a "
+                "class, give it another name, or list the images in a CSV."
+            )
+        parts.setdefault(PARTS[folder.name.lower()], []).extend(_class_folders(inside))
+    return parts
+
+
+def _check_name(folder: Path, classes: set[str]) -> None:
+    """Refuse a folder that is named much like a part and holds folders named as the classes beside it."""
+    if PART_LIKE.match(folder.name.lower()) and not classes.isdisjoint(each.name for each in _folders(folder)):
+        raise DataError(
+            f"{folder} would be a class, but holds folders of the classes beside it. If it holds images to measure on, "
+            "name it test or val; else move it away."
+        )
+
+
 def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
     found = []
     for folder in folders:
+        _check_link(folder)
         label = "" if folder.name.lower() in UNLABELED_FOLDERS else folder.name
         if label:
             _check_class_folder(folder)
@@ -298,12 +350,18 @@ def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
     return found
 
 
+def _check_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise DataError(
+            f"{folder} is a link to a folder, and such links are not followed. Put the folder itself there, list the "
+            "images in a CSV, or remove the link."
+        )
+
+
 def _check_class_folder(folder: Path) -> None:
-    """Refuse what is surely no class: a misspelt `unlabeled`, a link in a circle, a folder with classes of its own."""
+    """Refuse what is surely no class: a misspelt `unlabeled`, a folder with classes of its own."""
     if difflib.get_close_matches(folder.name.lower(), UNLABELED_FOLDERS, cutoff=0.8):
         raise DataError(f"{folder} would be a class. Did you mean {folder.with_name('unlabeled')}?")
-    if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{folder} would be a class, but is a link to {folder.resolve()}, which it lies in. Remove it.")
     special = [e.name for e in _folders(folder) if e.name.lower() in UNLABELED_FOLDERS or e.name.lower() == "train"]
     if special:
         raise DataError(f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data.")
@@ -313,43 +371,28 @@ def list_csv(path: Path) -> Listed:
     """The image files that a CSV names, with their labels."""
     parts: Listing = {}
     absent = []
-    for line, row in _csv_rows(path):
-        name = (row["image"] or "").strip()
+    blank: set[str] = set()
+    for line, row in read_table(path, text_of(path), ["image"], ["label"]):
+        name, label = row.get("image", ""), row.get("label", "")
         file_path = path.parent / name
-        label = (row["label"] or "").strip()
+        if label.lower() in NO_LABEL:
+            blank |= {label} - {""}
+            label = ""
         if not name or not _exists(file_path):
-            absent.append(Absent(f"line {line}: {name or '(empty)'}", label))
+            absent.append(Absent(f"line {line}: {name[:LONGEST_SHOWN] or '(empty)'}", label))
             continue
-        part = (row.get("split") or "train").strip().lower()
+        part = (row.get("split") or "train").lower()
         if part not in PARTS:
             raise DataError(f"{path}, line {line}: split is {part!r}; wanted is train, val or test.")
         parts.setdefault(PARTS[part], []).append((file_path, label))
     if not parts and not absent:
         raise DataError(f"{path} lists no images.")
-    return Listed(path.stem, path.parent, parts, absent=tuple(absent), listing=path)
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines of a CSV with their numbers, by the names of its columns."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = {(name or "").strip().lower() for name in reader.fieldnames or ()}
-            missing = {"image", "label"} - columns
-            if missing:
-                found = f"It names: {', '.join(sorted(columns))}" if columns else "It is empty"
-                raise DataError(
-                    f"{path} has no column {' and '.join(sorted(missing))}; its first line must name image and label, "
-                    f"separated by a comma. {found}."
-                )
-            for row in reader:
-                yield reader.line_num, {(k or "").strip().lower(): v for k, v in row.items()}
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV in UTF-8: {error}.") from error
+    notes = (f"images with the label {' or '.join(sorted(blank))} are taken as unlabelled",) if blank else ()
+    return Listed(path.stem, path.parent, parts, notes, tuple(absent), path)
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name longer than any file's can be
+    except (OSError, ValueError):  # a name longer than any file's can be, or with a character that none has
         return False

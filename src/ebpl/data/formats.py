@@ -1,25 +1,104 @@
-"""Arrays in files: .npz with MedMNIST's keys, CIFAR-10 batches, SVHN's MATLAB files, Fashion-MNIST's idx files."""
+"""Tables as spreadsheets write them, and arrays in files: .npz with MedMNIST's keys, and those of benchmarks."""
 
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
+import math
 import pickle
+import re
+import stat
 import tarfile
+import zipfile
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.dataset import ImageSet, from_arrays
+from ebpl.data.dataset import ImageSet, conflicts, from_arrays
 from ebpl.errors import DataError
+from ebpl.io import plain_cell
 
 Arrays = dict[str, NDArray[Any]]
 
 CIFAR_FOLDER = "cifar-10-batches-py"
 CIFAR_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+
+
+NO_LABEL = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>", "unlabeled", "unlabelled"})
+"""What people and programs write, in any case, where there is no label."""
+SEPARATORS = ",;\t"
+LONGEST_CELL = 64 * 2**20
+"""A task exported by Label Studio may hold its image; Python's own limit is 128 KiB."""
+
+
+def text_of(path: Path) -> str:
+    """A text file; a pipe, which would be waited for, and what is not UTF-8 is an error."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("it is not a file")
+        if path.stat().st_size > LARGEST_TABLE:
+            raise OSError("it is too large")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a CSV in UTF-8: {error}. Save it as UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_table(path: Path, text: str, *wanted: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV with their line numbers, by the names of its columns in lower case and without spaces around.
+
+    Columns are separated by commas, semicolons or tabs. Of each of the `wanted` names at least one must be there; a row
+    may have fewer cells than the first.
+    """
+    skipped = 0
+    if found := re.match(r"sep=(.)\r?\n", text):  # what Excel writes for itself
+        text, skipped = text[found.end() :], 1
+    lines = text.lstrip("\r\n")
+    head = re.split(r"[\r\n]", lines, maxsplit=1)[0]
+    fits = [each for each in SEPARATORS if _has(next(csv.reader([head], delimiter=each), []), wanted)]
+    limit = csv.field_size_limit(LONGEST_CELL)
+    try:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=fits[0] if fits else ",")
+        names = [name.strip().lower() for name in next((row for row in rows if row), [])]
+        if not fits:
+            missing = " and ".join(next(iter(each)) for each in wanted if not set(each) & set(names))
+            known = f"It names: {', '.join(name[:40] for name in names[:20])}" if any(names) else "It is empty"
+            needed = " and ".join(next(iter(each)) for each in wanted)
+            raise DataError(
+                f"{path} has no column {missing}; its first line must name {needed}, separated by a comma, a semicolon "
+                f"or a tab. {known}."
+            )
+        for row in rows:
+            if any(cell.strip() for cell in row[len(names) :]):
+                raise DataError(
+                    f"{path}, line {rows.line_num + skipped} has {len(row)} cells, but the first line names "
+                    f"{len(names)}. Put text with a separator in it between quotes."
+                )
+            if row:
+                yield (
+                    rows.line_num + skipped,
+                    dict(zip(names, (plain_cell(cell.strip()) for cell in row), strict=False)),
+                )
+    except csv.Error as error:
+        raise DataError(f"{path} is not a CSV: {error}.") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _has(names: list[str], wanted: tuple[Collection[str], ...]) -> bool:
+    return all(any(name.strip().lower() in each for name in names) for each in wanted)
+
+
+HIGHEST_RATIOS = ((4 * 2**30, 20), (2**26, 200))
+"""Arrays of more than so many bytes may have been packed to one in so many; more is no image, but an attack."""
+LARGEST_TABLE = 2**30
 
 
 class _StoredArray:
@@ -136,7 +215,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool = False) -> ImageSet:  # noqa: ARG001
     """Arrays under MedMNIST's keys: train_images, train_labels (-1 = unlabelled) and, if there, test_ and val_ ones."""
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, [f"{part}_{what}" for part in ("train", "test", "val") for what in ("images", "labels")])
     for part in ("train", "test", "val"):
         if f"{part}_images" in arrays and image_size is not None:
             arrays[f"{part}_images"] = resized(arrays[f"{part}_images"], (image_size, image_size))
@@ -144,11 +223,12 @@ def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool
         arrays["train_images"], arrays["train_labels"] = arrays["test_images"][:0], np.zeros(0, np.int64)
     missing = {"train_images", "train_labels"} - arrays.keys()
     if missing:
+        held = ", ".join(array_names(path))
         raise DataError(
             f"{path} has no {' and '.join(sorted(missing))}; wanted are MedMNIST's keys train_images, train_labels "
-            f"and, optionally, test_images and test_labels. It holds: {', '.join(sorted(arrays)) or 'nothing'}."
+            f"and, optionally, test_images and test_labels. It holds: {held[:300] or 'nothing'}."
         )
-    return from_arrays(
+    data = from_arrays(
         arrays["train_images"],
         arrays["train_labels"],
         test_images=arrays.get("test_images"),
@@ -158,6 +238,10 @@ def from_npz(path: Path, image_size: int | None = None, *, skip_unreadable: bool
         name=path.stem,
         training=False,
     )
+    train = data.train.take(np.flatnonzero(data.train.labeled))
+    labels = [data.classes[label] for label in train.labels.tolist()]
+    numbers = [f"number {i}" for i in np.flatnonzero(data.train.labeled)]
+    return replace(data, notes=tuple(conflicts(zip(train.digests(), numbers, labels, strict=True))))
 
 
 def resized(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
@@ -174,10 +258,49 @@ def resized(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return made
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an .npz; nothing in it is unpickled."""
+def read_arrays(path: Path, wanted: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The wanted arrays of an .npz, or all; nothing in it is unpickled, and none that is too large unpacked."""
     try:
+        _check_sizes(path, wanted)
         with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
+            return {key: stored[key] for key in stored.files if wanted is None or key in wanted}
+    except DataError:
+        raise
     except Exception as error:
-        raise DataError(f"{path} is not a readable .npz file: {error}.") from error
+        raise DataError(f"{path} is not a readable .npz file: {str(error)[:300]}.") from error
+
+
+def _check_sizes(path: Path, wanted: Collection[str] | None) -> None:
+    """Refuse arrays that a small file can claim to hold, before any of it is unpacked."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is not a file")
+    total = 0
+    with zipfile.ZipFile(path) as packed:
+        for member in packed.infolist():
+            if wanted is None or member.filename.removesuffix(".npy") in wanted:
+                total += member.file_size
+                _check_header(packed, member)
+    ratio = total / max(1, path.stat().st_size)
+    limit = next((most for size, most in HIGHEST_RATIOS if total > size), ratio)
+    if ratio > limit:
+        raise DataError(
+            f"{path} would take {total / 2**30:,.1f} GiB when unpacked, {ratio:,.0f} times its size; at most {limit} "
+            "times is read. If the arrays are right, save them without compression (numpy.savez)."
+        )
+
+
+def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Refuse an array whose header promises more than there is: room for it would be made before it is read."""
+    with packed.open(member) as file:
+        if np.lib.format.read_magic(file) == (1, 0):
+            shape, _, kind = np.lib.format.read_array_header_1_0(file)
+        else:
+            shape, _, kind = np.lib.format.read_array_header_2_0(file)
+    if math.prod(shape) * kind.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} promises an array of shape {str(shape)[:100]}, which it does not hold")
+
+
+def array_names(path: Path) -> list[str]:
+    """What the arrays of an .npz are called."""
+    with np.load(path, allow_pickle=False) as stored:
+        return sorted(stored.files)

@@ -19,10 +19,11 @@ from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError
 from ebpl.io import write_json
 from ebpl.metrics import by_bin, measure, spread
-from ebpl.metrics.calibration import Floats
+from ebpl.metrics.calibration import Floats, Labels
+from ebpl.metrics.classification import by_class
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
-from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, read_table
+from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, read, read_table
 from ebpl.training.relabel import Phase
 from ebpl.training.train_state import TrainState
 from ebpl.training.training_set import TrainingSet
@@ -65,7 +66,8 @@ def evaluation(
     run = opened(run)
     model, description = run.load_model()
     images, notes = _test_images(run, data, data_dir, description, skip_unreadable)
-    found = _evaluation(_predicted(model, run.settings, images), images, description["chosen"])
+    probabilities = _predicted(model, run.settings, images)
+    found = _evaluation(probabilities, images, description["classes"], description["chosen"])
     return {**found, "notes": list(notes)}
 
 
@@ -109,17 +111,16 @@ def finish(run: Run, trainer: Trainer) -> None:
     arrays |= selection(read_table(run.path, f"{PSEUDO_LABELS}/step-1.csv"), trainer.training_set)
     if data.test is not None and data.test.labeled.any():
         probabilities = _predicted(model, settings, data.test)
-        result = _evaluation(probabilities, data.test, chosen)
+        result = _evaluation(probabilities, data.test, data.classes, chosen)
         arrays = {**_answers(probabilities), **arrays}
         last = apply_temperature(_predicted(state.predictor, settings, data.test), state.temperature)
         result["last"] = {"metrics": measure(last, data.test.labels)}
     if arrays:
         run.save_details(arrays)
-    result |= summary(state, trainer.training_set, trainer.schedule)
-    if model.gaussian is not None:
-        rejected = trainer.training_set.unlabeled_index[state.progress.rejected]
-        belong = np.delete(np.arange(len(data.train)), rejected)
-        result["training_energies"] = _training_energies(model, settings, data.train.take(belong))
+    result |= summary(state, trainer.training_set, trainer.schedule, class_counts(run.path, data.classes))
+    rejected = trainer.training_set.unlabeled_index[state.progress.rejected]
+    belong = np.delete(np.arange(len(data.train)), rejected)
+    result |= _on_training_images(model, settings, data.train.take(belong))
     write_json(run.path / TEST_METRICS, result)
 
 
@@ -129,12 +130,15 @@ def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats
     return predict(model.to(device), images.pixels, dtype).probabilities
 
 
-def _training_energies(model: HybridModel, settings: Settings, images: Images) -> list[float]:
-    """Energies of some training images, from which it is judged what is an outlier."""
+def _on_training_images(model: HybridModel, settings: Settings, images: Images) -> dict[str, Any]:
+    """What is said of some training images: the mean probability of each class, and energies to judge outliers by."""
     device, dtype = device_and_dtype(settings.runtime)
     every = max(1, len(images) // MOST_ENERGIES)
-    energies = predict(model.to(device), images.pixels[::every], dtype).energies
-    return [float(energy) for energy in np.quantile(energies, np.linspace(0, 1, 201))]
+    found = predict(model.to(device), images.pixels[::every], dtype)
+    result: dict[str, Any] = {"class_means": [float(f"{mean:.6g}") for mean in found.probabilities.mean(0)]}
+    if model.gaussian is not None:
+        result["training_energies"] = np.quantile(found.energies, np.linspace(0, 1, 201)).tolist()
+    return result
 
 
 def _answers(probabilities: Floats) -> dict[str, Any]:
@@ -145,11 +149,34 @@ def _answers(probabilities: Floats) -> dict[str, Any]:
     }
 
 
-def _evaluation(probabilities: Floats, images: Images, chosen: dict[str, Any]) -> dict[str, Any]:
+def _evaluation(
+    probabilities: Floats, images: Images, classes: Sequence[str], chosen: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "metrics": measure(probabilities, images.labels),
         "reliability": by_bin(probabilities, images.labels),
+        **_classes(probabilities[images.labeled], images.labels[images.labeled], classes),
         "chosen": chosen,
+    }
+
+
+def _classes(probabilities: Floats, labels: Labels, classes: Sequence[str]) -> dict[str, Any]:
+    """What accuracy hides where classes are of different sizes."""
+    found, said = by_class(probabilities, labels), set(probabilities.argmax(1).tolist())
+    return {
+        "majority_share": float(found.images.max() / found.images.sum()),
+        "never_predicted": [name for i, name in enumerate(classes) if found.images[i] and i not in said],
+        "by_class": [
+            {
+                "class": name,
+                "images": int(found.images[i]),
+                "precision": float(found.precision[i]),
+                "recall": float(found.recall[i]),
+                "recall_interval": list(found.recall_interval[i]),
+                "f_score": float(found.f_score[i]),
+            }
+            for i, name in enumerate(classes)
+        ],
     }
 
 
@@ -214,21 +241,30 @@ SAMPLES = 25
 """Samples that are kept to look at."""
 
 
-def summary(state: TrainState, images: TrainingSet, schedule: Sequence[Phase]) -> dict[str, Any]:
-    """The part of the result that needs no predictions."""
+def summary(
+    state: TrainState, images: TrainingSet, schedule: Sequence[Phase], counts: Mapping[int, dict[str, int]]
+) -> dict[str, Any]:
+    """The part of the result that needs no predictions; `counts` are those of each step's pseudo-labels."""
     progress = state.progress
     return {
         "images": images.counts(),
         "check": asdict(progress.check) if progress.check else None,
-        "pseudo_labels": steps(progress.history, schedule),
+        "pseudo_labels": steps(progress.history, schedule, counts),
         "curves": curves(progress.history),
         "seconds": round(state.seconds, 1),
         "healed_divergences": state.divergence.events,
     }
 
 
-def steps(history: Iterable[Mapping[str, Any]], schedule: Sequence[Phase]) -> list[dict[str, Any]]:
-    """How many images had a pseudo-label in each curriculum step, and which fraction of them was right, if known."""
+def class_counts(folder: Path, classes: Sequence[str]) -> dict[int, dict[str, int]]:
+    """How many pseudo-labels each class got in each step, by the lists in a run directory."""
+    return {step.step: {name: step.counts.get(name, 0) for name in classes} for step in read(folder).steps}
+
+
+def steps(
+    history: Iterable[Mapping[str, Any]], schedule: Sequence[Phase], counts: Mapping[int, dict[str, int]]
+) -> list[dict[str, Any]]:
+    """How many images had a pseudo-label in each step, of which class, and which fraction was right, if known."""
     names = {phase.name: phase.step for phase in schedule if phase.step}
     rows = {names[row["phase"]]: row for row in history if row["phase"] in names}
     return [
@@ -237,6 +273,7 @@ def steps(history: Iterable[Mapping[str, Any]], schedule: Sequence[Phase]) -> li
             "images": row["pseudo_labels"],
             "accuracy": row["pseudo_label_accuracy"],
             "rejected": row.get("rejected", 0),
+            "classes": counts.get(step),
         }
         for step, row in sorted(rows.items())
     ]

@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from ebpl import __version__
 from ebpl.calibration import CalibrationCheck
 from ebpl.errors import RunError, UsageError
 from ebpl.inference.evaluate import opened
-from ebpl.io import write_bytes, write_text
+from ebpl.io import check_output, write_bytes, write_text
 from ebpl.methods import get_method
-from ebpl.metrics import METRICS, in_words
+from ebpl.metrics import METRICS, confidence_direction, in_words
 from ebpl.models import HybridModel
 from ebpl.models.predictions import predict
 from ebpl.runs import Run
+from ebpl.runs.reader import warnings_of
 from ebpl.terminal import duration, literal, markdown_table
+from ebpl.training.relabel import described_counts
 
 NAME = "model.onnx"
 OPSET = 17
@@ -60,6 +63,8 @@ def export(run: Run | str | os.PathLike[str], output: str | os.PathLike[str] | N
     path = run.path / NAME if output is None else Path(output)
     if path.suffix != ".onnx":
         raise UsageError(f"{path} is no name for an ONNX model: give one that ends in .onnx.")
+    for place in (path, card_path(path)) if output is not None else ():
+        check_output(place, force=True, inside=run.path)
     if not run.finished:
         raise RunError(f"{run.path} is not finished. Continue it with: ebpl resume {run.path}")
     model, description = run.load_model()
@@ -120,6 +125,11 @@ def _differences(graph: bytes, model: HybridModel, shape: list[int], runtime: An
     session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     probabilities, energies = session.run(["probabilities", "energy"], {"images": images})
     expected = predict(model, images)
+    if not all(np.isfinite(each).all() for each in (probabilities, energies, *asdict(expected).values())):
+        raise RunError(
+            "The run's model computes numbers that are not finite, so its weights are damaged or training diverged. "
+            "Nothing was written."
+        )
     probability = float(np.abs(probabilities - expected.probabilities).max())
     energy = float(np.abs(energies - expected.energies).max())
     if not max(probability, energy / (1 + float(np.abs(expected.energies).max()))) <= LARGEST_DIFFERENCE:
@@ -200,6 +210,8 @@ def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], fil
     }
     made = f"Written by ebpl {__version__} on {time.strftime('%Y-%m-%d')} from the run {literal(run.path.name)}."
     parts = [f"# Model card: {literal(run.data_name)}, {get_method(run.settings.method).title}", made]
+    if told := warnings_of(result):
+        parts += ["**Before you use this model:**", "\n".join(f"- {literal(text)}" for text in told)]
     for title, paragraphs in sections.items():
         parts += [f"## {title}", *paragraphs]
     return "\n\n".join(parts) + "\n"
@@ -266,25 +278,47 @@ def _measures(result: dict[str, Any]) -> list[str]:
             "Not known: there were no labelled test images. Measure it on labelled images of your own before you rely "
             "on it: `ebpl evaluate RUN DATA`."
         ]
-    over = measures["overconfidence"]
+    over, rows = measures.get("overconfidence"), result.get("reliability") or []
+    word = confidence_direction(over, rows)
     table = markdown_table(
-        ["measure", "value"], [(METRICS[n].title, in_words(n, measures[n])) for n in METRICS if n in measures]
+        ["measure", "value"], [(METRICS[n].title, in_words(n, measures[n], word)) for n in METRICS if n in measures]
     )
     bins = [
-        (f"{100 * row['above']:.0f} to {100 * row['up_to']:.0f} %", str(row["images"]), *_percent(row))
-        for row in result.get("reliability", [])
+        (f"{100 * row['above']:.0f} to {100 * row['up_to']:.0f} %", str(row["images"]), *_percent(row)) for row in rows
     ]
+    said = "" if over is None else f" its confidence was {abs(100 * over):.1f} % too {'high' if over > 0 else 'low'}"
+    said += " on average" + (", no more than chance explains." if word == "neither" else ".") if said else ""
+    images = measures.get("images")
     return [
-        f"On {measures['images']:.0f} test images that it has not seen:",
+        f"On {'the' if images is None else f'{images:.0f}'} test images that it has not seen:",
         table,
-        f"Reliability: its confidence was {abs(100 * over):.1f} % too {'high' if over > 0 else 'low'} on average. By "
-        "confidence (a dash where there were no images):",
+        *_by_class(result.get("by_class")),
+        f"Reliability:{said} By confidence (a dash where there were no images):",
         markdown_table(["confidence", "images", "mean confidence", "accuracy"], bins),
     ]
 
 
+def _by_class(rows: Any) -> list[str]:
+    """The table of classes, where the run holds one."""
+    if not rows:
+        return []
+    heads = ["class", "images", "precision", "recall", "95 % interval", "F-score"]
+    lines = []
+    for row in rows[:MOST_CLASSES]:
+        low, high = row["recall_interval"]
+        ends = f"{100 * low:.0f} to {100 * high:.0f} %" if row["images"] else "-"
+        precision, recall, score = (_share(row[name]) for name in ("precision", "recall", "f_score"))
+        lines.append([literal(row["class"]), f"{row['images']:.0f}", precision, recall, ends, score])
+    more = f" (the first {MOST_CLASSES} of {len(rows)})" if len(rows) > MOST_CLASSES else ""
+    return [f"By class{more}; the interval is that of the recall:", markdown_table(heads, lines)]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
 def _percent(row: dict[str, Any]) -> Sequence[str]:
-    return [f"{100 * row[key]:.1f} %" if row["images"] else "-" for key in ("confidence", "accuracy")]
+    return [_share(row[key]) if row["images"] else "-" for key in ("confidence", "accuracy")]
 
 
 def _limits(images: dict[str, Any], facts: dict[str, Any]) -> list[str]:
@@ -320,10 +354,16 @@ def _training(result: dict[str, Any]) -> list[str]:
         parts.append(str(check))
     if steps := result.get("pseudo_labels"):
         rows = [
-            (str(s["step"]), str(s["images"]), "not known" if s["accuracy"] is None else f"{100 * s['accuracy']:.1f} %")
+            (
+                str(s["step"]),
+                str(s["images"]),
+                literal(described_counts(s["classes"])) if s.get("classes") else "not known",
+                "not known" if s["accuracy"] is None else f"{100 * s['accuracy']:.1f} %",
+            )
             for s in steps
         ]
-        parts += ["Labels that it gave itself:", markdown_table(["step", "images", "of them right"], rows)]
+        heads = ["step", "images", "by class", "of them right"]
+        parts += ["Labels that it gave itself:", markdown_table(heads, rows)]
     return parts
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import UNLABELED, Images, ImageSet
-from ebpl.data.formats import read_arrays
+from ebpl.data.folder import several
+from ebpl.data.formats import NO_LABEL, read_arrays
 from ebpl.data.split import split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError, did_you_mean
-from ebpl.io import write_bytes, write_text
-from ebpl.labeling.label_studio import read_labels
+from ebpl.io import check_output, harmless_cell, no_formula, plain_cell, write_bytes, write_text
+from ebpl.labeling.label_studio import no_labels, read_labels
 from ebpl.models.predictions import predict_with_features
 from ebpl.runs import Run
 
@@ -83,22 +84,24 @@ class Suggestion:
     image: str
     index: int
     """Its position among the training images."""
-    label: str
+    guess: str
+    """What the model takes it for."""
     confidence: float
-    second_label: str
+    second_guess: str
     second_confidence: float
     energy: float
 
     def row(self, rank: int) -> dict[str, Any]:
-        """A line of the list."""
+        """A line of the list, with a place for the label."""
         return {
             "rank": rank,
             "image": self.image,
-            "label": self.label,
-            "confidence": f"{self.confidence:.6f}",
-            "second_label": self.second_label,
-            "second_confidence": f"{self.second_confidence:.6f}",
-            "energy": f"{self.energy:.6g}",
+            "label": "",
+            "guess": self.guess,
+            "confidence": self.confidence,
+            "second_guess": self.second_guess,
+            "second_confidence": self.second_confidence,
+            "energy": self.energy,
         }
 
 
@@ -188,10 +191,12 @@ def add_labels(
     wanted = ".npz" if source.suffix.lower() == ".npz" else ".csv"
     if target.suffix.lower() != wanted:
         raise UsageError(f"{source} with labels becomes a {wanted} file; the output is {target}.")
-    if target.exists():
+    if os.path.lexists(target):
         raise UsageError(f"{target} exists already. Choose another name.")
-    given = read_labels(Path(labels))
+    check_output(target, force=False)
+    read = read_labels(Path(labels))
     images = load(data, training=False)
+    given = _matched(images, read, source, Path(labels))
     _check(images, given, Path(labels), new_classes and wanted == ".csv")
     before = {images.train.name(i): int(label) for i, label in enumerate(images.train.labels)}
     old = {name: images.classes[label] if label != UNLABELED else "" for name, label in before.items()}
@@ -203,27 +208,68 @@ def add_labels(
     return Added(target, new, sum(old[name] not in ("", label) for name, label in given.items()))
 
 
-def _check(images: ImageSet, given: Mapping[str, str], labels: Path, new_classes: bool) -> None:
-    """Every label must be for an image that is there, and of a class that is known."""
-    names = {images.train.name(i) for i in range(len(images.train))}
-    unknown = [image for image in given if image not in names]
+def _matched(images: ImageSet, read: Mapping[str, str], source: Path, labels: Path) -> dict[str, str]:
+    """The labels by what the data calls the images, and as it calls the classes.
+
+    A name may also be the end of an image's path: so labels for a folder fit a CSV of the same images, and the reverse.
+    """
+    names = [images.train.name(i) for i in range(len(images.train))]
+    exact, classes = _by_cell(names), _by_cell(images.classes)
+    by_file: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    if images.train.paths and any(image not in exact for image in read):
+        for name in names:
+            parts = _place(source, name).parts
+            by_file.setdefault(parts[-1], []).append((parts, name))
+    found: dict[str, str] = {}
+    unknown = []
+    for image, label in read.items():
+        if label.lower() in NO_LABEL and label not in classes:
+            continue
+        wanted = tuple(part for part in PurePosixPath(image).parts if part not in ("..", "."))
+        near = [
+            name for parts, name in by_file.get(wanted[-1] if wanted else "", ()) if parts[-len(wanted) :] == wanted
+        ]
+        name = exact.get(image) or (near[0] if len(set(near)) == 1 else "")
+        if not name:
+            unknown.append(image[:200] + (f" (which of {', '.join(near[:3])}?)" if near else ""))
+        elif found.setdefault(name, classes.get(label, label)) != classes.get(label, label):
+            raise DataError(f"{labels} gives {name} two labels: {found[name]} and {label}. Keep one of them.")
     if unknown:
-        shown = "\n  ".join(unknown[:10])
-        more = f"\n  ... and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        raise DataError(f"{labels} labels images that {images.name} does not have:\n  {shown}{more}")
+        raise DataError(several(f"{labels} labels images that {images.name} does not have", unknown))
+    if not found:
+        raise no_labels(labels)
+    return found
+
+
+def _by_cell(names: Sequence[str]) -> dict[str, str]:
+    """Names by themselves, and by how they are written in a sheet."""
+    return {plain_cell(harmless_cell(name)): name for name in names} | {name: name for name in names}
+
+
+def _place(source: Path, name: str) -> Path:
+    """Where an image of a folder or CSV lies."""
+    root = source if source.is_dir() else source.parent
+    return Path(os.path.normpath(root.resolve() / name))
+
+
+def _check(images: ImageSet, given: Mapping[str, str], labels: Path, new_classes: bool) -> None:
+    """Every label must be of a class that is known, unless new ones are wanted."""
     for image, label in given.items():
         if label not in images.classes and not new_classes:
             raise DataError(
-                f"{labels} calls {image} {label!r}, which is no class of {images.name}. "
-                f"{did_you_mean(label, images.classes)} (--new-classes allows it for a folder or CSV.)"
+                f"{labels} calls {image} {label[:200]!r}, which is no class of {images.name}. "
+                f"{did_you_mean(label[:200], images.classes)} (--new-classes allows it for a folder or CSV.)"
             )
 
 
 def _write_list(source: Path, target: Path, images: ImageSet, given: Mapping[str, str]) -> None:
     """A CSV of all images, with paths relative to where it lies."""
+    if odd := [name for name in {*images.classes, *given.values()} if name.lower() in NO_LABEL]:
+        raise DataError(f"A class is named {odd[0]}, which means unlabelled in a CSV. Give it another name.")
     root = source if source.is_dir() else source.parent
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    quoting = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(["image", "label", "split"])
     for split, part in (("train", images.train), ("val", images.validation), ("test", images.test)):
         for i in range(len(part) if part else 0):
@@ -231,8 +277,9 @@ def _write_list(source: Path, target: Path, images: ImageSet, given: Mapping[str
             name, number = part.name(i), int(part.labels[i])
             old = images.classes[number] if number != UNLABELED else ""
             label = given.get(name, old) if split == "train" else old
-            path = os.path.relpath((root / name).absolute(), target.parent.absolute())
-            writer.writerow([Path(path).as_posix(), label, split])
+            path = Path(os.path.relpath((root / name).absolute(), target.parent.absolute())).as_posix()
+            cells = [path if path == no_formula(path) else f"./{path}", no_formula(label), split]
+            (quoting if "\r" in path + label else writer).writerow(cells)  # Python itself forgets to quote it
     write_text(target, text.getvalue())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import json
 from collections.abc import Sequence
@@ -14,7 +13,10 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.data.decode import FORMATS
+from ebpl.data.formats import read_table, text_of
 from ebpl.errors import DataError
+from ebpl.io import is_text
 
 if TYPE_CHECKING:
     from ebpl.labeling import Suggestion
@@ -48,7 +50,7 @@ def tasks(
                 "from_name": "label",
                 "to_name": "image",
                 "type": "choices",
-                "value": {"choices": [suggestion.label]},
+                "value": {"choices": [suggestion.guess]},
             }
             answer = {"model_version": model_version, "score": round(suggestion.confidence, 6), "result": [choice]}
             task["predictions"] = [answer]
@@ -65,7 +67,7 @@ def picture(pixels: NDArray[np.uint8], file: Path | None = None) -> str:
         shown = Image.fromarray(array)
         times = max(1, round(SHOWN_SIZE / max(shown.size)))
         return _png(shown.resize((times * shown.width, times * shown.height), Image.Resampling.NEAREST))
-    with Image.open(file) as image:
+    with Image.open(file, formats=FORMATS) as image:
         kind = BY_BROWSERS.get(file.suffix.lower())
         if kind and max(image.size) <= LARGEST_SIZE:
             return f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
@@ -85,28 +87,36 @@ def read_labels(path: Path) -> dict[str, str]:
 
     Tasks that were skipped have no label. An image that was labelled more than once must have got the same label.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    found = _from_json(path, text) if text.lstrip()[:1] in ("[", "{") else _from_csv(path, text)
+    text = text_of(path)
+    as_json = text.lstrip()[:1] in ("[", "{")
     labels: dict[str, str] = {}
-    for image, label in found:
-        if labels.setdefault(image, label) != label:
+    for image, label in _from_json(path, text) if as_json else _from_csv(path, text):
+        if not (is_text(image) and is_text(label)):
+            raise DataError(f"{path} holds {image[:100]!a} with the label {label[:100]!a}, half a character of text.")
+        if label.strip() and labels.setdefault(image, label) != label:
             raise DataError(f"{path} gives {image} two labels: {labels[image]} and {label}. Keep one of them.")
     if not labels:
-        raise DataError(f"{path} holds no label. Export it from Label Studio once its tasks are done.")
+        raise no_labels(path, as_json)
     return labels
+
+
+def no_labels(path: Path, as_json: bool = False) -> DataError:
+    """The error for labels of which there is none."""
+    if as_json:
+        return DataError(f"{path} holds no label. Export it from Label Studio once its tasks are done.")
+    return DataError(
+        f"{path}: no label was filled in. Write the class of each image into its column label, and leave it empty "
+        "where you cannot tell."
+    )
 
 
 def _from_json(path: Path, text: str) -> list[tuple[str, str]]:
     try:
         entries = json.loads(text)
         return [pair for entry in entries for pair in _of_task(entry)]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise DataError(
-            f"{path} is not an export of tasks made by `ebpl suggest` ({type(error).__name__}: {error})."
-        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise DataError(f"{path} is not an export of tasks made by `ebpl suggest` ({reason}).") from error
 
 
 def _of_task(entry: dict[str, Any]) -> list[tuple[str, str]]:
@@ -124,9 +134,15 @@ def _of_task(entry: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _from_csv(path: Path, text: str) -> list[tuple[str, str]]:
-    reader = csv.DictReader(io.StringIO(text))
-    columns = reader.fieldnames or ()
-    image = NAME if NAME in columns else "image"
-    if image not in columns or "label" not in columns:
-        raise DataError(f"{path} has no columns {image} and label. It names: {', '.join(columns) or 'nothing'}.")
-    return [(row[image].strip(), row["label"].strip()) for row in reader if (row["label"] or "").strip()]
+    found = []
+    for line, row in read_table(path, text, ["image", NAME], ["label"]):
+        if "confidence" in row and "guess" not in row:
+            raise DataError(
+                f"{path} holds a model's predictions, which are no labels. Fill in the sheet of `ebpl suggest`; or, "
+                "if a person has checked each label, delete the column confidence."
+            )
+        image = row.get(NAME) or row.get("image", "")
+        if "label" not in row or not image:
+            raise DataError(f"{path}, line {line} has no {'label' if image else 'image'}: its cells are too few.")
+        found.append((image, row["label"]))
+    return found

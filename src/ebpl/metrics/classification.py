@@ -31,6 +31,30 @@ def macro_f_score(probabilities: Floats, labels: Labels) -> float:
     return float((2 * right[present] / involved[present]).mean()) if present.any() else float("nan")
 
 
+def balanced_accuracy(probabilities: Floats, labels: Labels) -> float:
+    """Recall of each class that occurs, averaged with equal weight: rare classes count as much as frequent ones."""
+    matrix = confusion(probabilities, labels)
+    there = matrix.sum(1)
+    present = there > 0
+    return float((np.diag(matrix)[present] / there[present]).mean()) if present.any() else float("nan")
+
+
+def macro_auroc(probabilities: Floats, labels: Labels) -> float:
+    """Area under the ROC curve of each class against the rest, averaged over the classes that occur.
+
+    It is the probability that an image of the class gets a higher probability of it than another image.
+    """
+    found = []
+    for number in range(probabilities.shape[1]):
+        own = labels == number
+        positive, negative = int(own.sum()), int((~own).sum())
+        if positive and negative:
+            _, place, counts = np.unique(probabilities[:, number], return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+            found.append((ranks[own].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    return float(np.mean(found)) if found else float("nan")
+
+
 @dataclass(frozen=True)
 class ByClass:
     """Measures of each class; NaN where a class was never said (precision) or does not occur (recall)."""
@@ -38,6 +62,8 @@ class ByClass:
     images: Labels
     precision: Floats
     recall: Floats
+    recall_interval: list[tuple[float, float]]
+    """95 % intervals (Wilson) of the recall; from 0 to 1 where a class does not occur."""
     f_score: Floats
 
 
@@ -45,8 +71,9 @@ def by_class(probabilities: Floats, labels: Labels) -> ByClass:
     """How often each class was right when said, and found when there."""
     matrix = confusion(probabilities, labels)
     right, there, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
+    intervals = [wilson_interval(int(found), int(total)) for found, total in zip(right, there, strict=True)]
     with np.errstate(invalid="ignore"):
-        return ByClass(there, right / said, right / there, 2 * right / (there + said))
+        return ByClass(there, right / said, right / there, intervals, 2 * right / (there + said))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +14,31 @@ from ebpl.errors import RunError, is_memory
 from ebpl.io import is_object, is_text, is_whole, wrong_entry
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ebpl.data.dataset import ImageSet
     from ebpl.models import HybridModel
 
 LARGEST = 4096
 """Images of more pixels in height or width are no model's."""
+
+
+def packed_model(state: Mapping[str, Tensor], description: dict[str, Any]) -> bytes:
+    """Weights as safetensors, with their description and their check sum in the file's own metadata."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in state.items()}
+    whole = {**description, "sha256": _check_sum(tensors, description)}
+    return save(tensors, {"ebpl": json.dumps(whole, ensure_ascii=False)})  # one entry: the order of several is random
+
+
+def _check_sum(tensors: Mapping[str, Tensor], description: dict[str, Any]) -> str:
+    """Of names, shapes and values of all tensors, and of their description."""
+    found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.numpy().tobytes())
+    return found.hexdigest()
 
 
 def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
@@ -36,6 +58,7 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
             description: dict[str, Any] = json.loads(metadata["ebpl"])
             names = file.keys()
             if is_object(description):
+                check_sum, given = description.pop("sha256", None), dict(description)  # version 0.2 had none
                 shape = description.get("image_shape")
                 description["architecture"] = modern_architecture(description.get("architecture"), shape)
             if reason := _wrong(description, len(names)):
@@ -47,6 +70,8 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
             if wanted != {name: file.get_slice(name).get_shape() for name in names}:
                 raise ValueError("its tensors are not those of the network that it describes")
             tensors = {name: file.get_tensor(name) for name in names}
+            if check_sum is not None and check_sum != _check_sum(tensors, given):
+                raise ValueError("its check sum is wrong")
         model = architecture.build()
         model.load_state_dict(tensors)
         if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):  # as the model has them

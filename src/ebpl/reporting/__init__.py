@@ -15,13 +15,13 @@ from ebpl.config import Settings
 from ebpl.config.presets import nearest_preset
 from ebpl.errors import EbplError, UsageError, WriteError
 from ebpl.inference.evaluate import Data, opened
-from ebpl.io import write_bytes
+from ebpl.io import check_output, write_bytes
 from ebpl.methods import get_method
 from ebpl.reporting import sections
-from ebpl.reporting.report_data import Context, Sight, look
-from ebpl.reporting.sections import SECTIONS, count, percent, things
+from ebpl.reporting.report_data import Context, Sight, count, look, percent, things
+from ebpl.reporting.sections import SECTIONS
 from ebpl.runs import Run
-from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read
+from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read, warnings_of
 from ebpl.terminal import duration
 from ebpl.training.relabel import phases
 
@@ -35,12 +35,14 @@ def report(
     data: Data | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
     done: Callable[[int], None] = lambda _: None,
 ) -> Path:
     """Write one HTML page about a run, finished or not, and return where it is: by default `report.html` in the run.
 
     The page needs nothing else: it may be sent by mail. It is about the run's own images, or about those in `data`,
-    which are whatever `ebpl.load` takes, with labels or without. Without labels it shows what can be shown.
+    which are whatever `ebpl.load` takes, with labels or without. Without labels it shows what can be shown. Files of
+    `data` that cannot be read are an error unless `skip_unreadable`; the run's own are read as in its training.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/shown", epochs=1, pseudo_labels="none")
@@ -49,7 +51,7 @@ def report(
     """
     run = opened(run)
     path = _place(run, output)
-    text = page(run, data, data_dir=data_dir, done=done)
+    text = page(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable, done=done)
     try:
         write_bytes(path, text.encode("utf-8", "replace"))  # foreign JSON may hold half of a surrogate pair
     except WriteError as error:
@@ -62,8 +64,7 @@ def _place(run: Run, output: str | os.PathLike[str] | None) -> Path:
     if output is None:
         return run.path / REPORT
     path = Path(output)
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder. Give the name of a file, such as {path / REPORT}.")
+    check_output(path, force=True)
     inside = path.resolve().is_relative_to(run.path.resolve())
     if inside and path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{path} would be a file of the run itself. Give a name that ends in .html.")
@@ -75,6 +76,7 @@ def page(
     data: Data | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
     done: Callable[[int], None] = lambda _: None,
 ) -> str:
     """The page as text."""
@@ -82,7 +84,7 @@ def page(
     sight = None
     if data is not None or (run.path / WEIGHTS).exists():
         try:
-            sight = look(run, data, data_dir, stored.energies is None, done)
+            sight = look(run, data, data_dir, stored.energies is None, done, skip_unreadable)
         except EbplError as error:
             if data is not None:
                 raise
@@ -119,6 +121,8 @@ def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
         "caveat": measured.caveat if measured else "",
         "looked": sections.looked_at(looked) if looked else "",
         "names": context.classes,
+        "warnings": warnings_of(stored.result),
+        "imbalanced": context.imbalanced,
         "log": [] if run.finished else stored.log,
         "settings": _settings(run.settings),
         "environment": _environment(stored.environment),
@@ -149,6 +153,9 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
         tiles.append(("accuracy", percent(values["accuracy"]), f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"))
         tiles.append(("mean confidence", percent(measures["confidence"]), _direction(measures["direction"])))
         tiles.append(("ECE", percent(values["ece"]), "lower is better, 15 bins"))
+        if content["imbalanced"] and values.get("balanced_accuracy") is not None:
+            words = "mean recall of the classes"
+            tiles.append(("balanced accuracy", percent(values["balanced_accuracy"]), words))
         tiles.append(("macro F-score", percent(values["f_score"]), "mean over classes"))
     elif content["promises"]:
         tiles.append(
@@ -175,24 +182,14 @@ def _direction(word: str) -> str:
 
 
 def _missing(content: dict[str, Any], run: Run, stored: Stored, sight: Sight | None) -> list[str]:
-    """What the page cannot show, and what would change that."""
+    """What one would expect on the page and it cannot show, and what would change that."""
     missing = list(stored.problems) + (list(sight.notes) if sight else [])
     if sight is None and not (run.path / WEIGHTS).exists():
         missing.append(
             "There are no weights yet, so there are no predictions. They come at the end of the first phase."
         )
-    elif sight and sight.looked and not content["measures"]:
-        missing.append(
-            f"The {sight.looked.what} are unlabelled, so accuracy, calibration, confusions and errors are unknown. "
-            f"With labelled images: ebpl report {run.path} --data DATA"
-        )
-    if not get_method(run.settings.method).density:
-        missing.append("This method has no energy model, so there are no energies, outliers and samples.")
-    elif not content["samples"]:
-        when = "" if run.finished else " They are kept when the training ends."
-        missing.append(f"There are no samples from the energy model in the run directory.{when}")
-    if stored.steps and not content["pseudo"]["truth"]:
-        missing.append("The true classes of the pseudo-labelled images are unknown: shown is how labels changed.")
+    if run.finished and get_method(run.settings.method).density and not content["samples"]:
+        missing.append("There are no samples from the energy model in the run directory.")
     return missing
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,60 @@ from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
 from ebpl.inference.evaluate import Data, as_trained, check_own, load_for
 from ebpl.models import HybridModel
+from ebpl.models.outliers import energy_limit
 from ebpl.models.predictions import Predictions, predict
 from ebpl.runs import Run
-from ebpl.runs.reader import WEIGHTS, Stored, leads_out
+from ebpl.runs.reader import WEIGHTS, Stored, finite, leads_out
 
 MOST_PROBABILITIES = 5_000_000
 """So many are held at once; of more images times classes, every second, third ... image is looked at."""
 MOST_TRAINING = 2000
+MOST_POOL = 5000
+"""Unlabelled images among which those to label next are looked for."""
+UNLABELED_POOL = "unlabelled images"
+OUTLIER_QUANTILE = 0.99
+IMBALANCED = 3
+"""From this ratio of the largest to the smallest class on, results by class come first."""
 CHUNK = 2048
 
 Done = Callable[[int], None]
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in percent; a dash where there is none.
+
+    >>> percent(0.254), percent(None)
+    ('25.4\xa0%', '–')
+    """
+    return "–" if value is None or not np.isfinite(value) else f"{100 * value:.{digits}f}\u00a0%"
+
+
+def count(value: float) -> str:
+    """A number of things, with a thin gap between thousands.
+
+    >>> count(12345)
+    '12\u202f345'
+    """
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def things(value: int, one: str, many: str | None = None) -> str:
+    """So many of them.
+
+    >>> things(1, "image"), things(2, "class", "classes")
+    ('1 image', '2 classes')
+    """
+    return f"{count(value)} {one if value == 1 else many or one + 's'}"
+
+
+def points(value: float) -> str:
+    """A difference of percentages."""
+    return f"{abs(100 * value):.1f} percentage points"
+
+
+def interval(ends: Sequence[float]) -> str:
+    """The ends of an interval in percent."""
+    return f"{100 * ends[0]:.0f} to {percent(ends[1], 0)}"
 
 
 @dataclass(frozen=True)
@@ -65,6 +109,8 @@ class Sight:
     """Images with known labels."""
     looked: Seen | None
     """Images to find uncertain ones and outliers among; may be the same."""
+    pool: Seen | None
+    """Unlabelled training images of the run, which could be labelled next."""
     training_energies: NDArray[np.float64] | None
     counts: list[tuple[str, int]]
     """How many images are labelled, unlabelled, for validation, for testing."""
@@ -91,6 +137,27 @@ class Context:
         return self.sight.looked if self.sight else None
 
     @property
+    def pool(self) -> Seen | None:
+        """Unlabelled training images, which could be labelled next."""
+        return self.sight.pool if self.sight else None
+
+    @property
+    def energy_limit(self) -> float | None:
+        """The energy above which an image is an outlier."""
+        found = self.training_energies if self.density else None
+        return energy_limit(None if found is None else found.tolist(), OUTLIER_QUANTILE)
+
+    @property
+    def imbalanced(self) -> bool:
+        """Whether some class has several times the images of another, among the labels or those measured on."""
+        images = self.stored.result.get("images")
+        labelled = images.get("labelled") if isinstance(images, dict) else None
+        sizes = [[finite(size) or 0.0 for size in labelled.values()]] if isinstance(labelled, dict) else []
+        if self.measured:
+            sizes.append(np.bincount(self.measured.truth[1], minlength=len(self.classes)).astype(float).tolist())
+        return any(max(each, default=0.0) >= IMBALANCED * max(1.0, min(each, default=1.0)) for each in sizes)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
         return self.sight.classes if self.sight else ()
@@ -103,7 +170,9 @@ class Context:
         return self.stored.energies
 
 
-def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: Done) -> Sight:
+def look(
+    run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: Done, skip_unreadable: bool = False
+) -> Sight:
     """Load weights and images and look at them; the run's own images may be gone, given ones may not.
 
     `need_energies`: the run directory does not hold the energies of its training images.
@@ -111,9 +180,9 @@ def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: 
     model, description = _model(run)
     classes, chosen = tuple(description["classes"]), description["chosen"]
     density = model.gaussian is not None
-    empty = Sight(classes, chosen, model.parameter_count(), density, None, None, None, [], ())
+    empty = Sight(classes, chosen, model.parameter_count(), density, None, None, None, None, [], ())
     try:
-        images = _own(run, data_dir) if data is None else load_for(description, data, data_dir)
+        images = _own(run, data_dir) if data is None else load_for(description, data, data_dir, skip_unreadable)
         own = images.fingerprint() == run.source.get("fingerprint")
         if data is None and not own:
             raise DataError("The images or labels are not those that the run was trained on any more.")
@@ -141,8 +210,12 @@ def look(run: Run, data: Data | None, data_dir: Any, need_energies: bool, done: 
         some = images.train.take(np.arange(0, len(images.train), max(1, len(images.train) // MOST_TRAINING)))
         energies = np.sort(_predictions(model, some, dtype, done).energies)
     measured, looked = _parts(images, parts, seen)
+    pool = looked if looked.what == UNLABELED_POOL else None
+    if pool is None and len(parts.unlabeled):
+        at = parts.unlabeled[:: -(-len(parts.unlabeled) // MOST_POOL)]
+        pool = replace(seen(UNLABELED_POOL, images.train.take(at), positions=at), total=len(parts.unlabeled))
     counts = _counts(images, parts)
-    return replace(empty, measured=measured, looked=looked, training_energies=energies, counts=counts)
+    return replace(empty, measured=measured, looked=looked, pool=pool, training_energies=energies, counts=counts)
 
 
 def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Callable[..., Seen]) -> Seen:
@@ -175,7 +248,7 @@ def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[S
     if test is not None and len(test):
         return measured, seen("test images", test)
     if len(unlabeled):
-        looked = seen("unlabelled images", unlabeled, positions=parts.unlabeled)
+        looked = seen(UNLABELED_POOL, unlabeled, positions=parts.unlabeled)
         if measured is None and unlabeled.labeled.any():
             caveat = "The model was trained on these images, though without their labels."
             measured = replace(looked, caveat=caveat)
@@ -207,7 +280,9 @@ def _own(run: Run, data_dir: Any) -> ImageSet:
         raise RunError("The run was trained on arrays, which it does not hold. From Python: ebpl.report(run, data=...)")
     if not isinstance(path, str) or not isinstance(folder, str | None) or not isinstance(size, int | None):
         raise RunError(f"{run.path} does not say where its images are.")
-    return load(path, data_dir=Path(data_dir) if data_dir else folder, image_size=size, download=False)
+    skip = run.source.get("skip_unreadable") is True
+    place = Path(data_dir) if data_dir else folder
+    return load(path, data_dir=place, image_size=size, download=False, skip_unreadable=skip)
 
 
 def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> Predictions:

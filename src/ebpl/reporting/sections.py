@@ -9,66 +9,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.calibration import CalibrationCheck
-from ebpl.metrics import METRICS, by_bin, calibration, classification, in_words, measure
+from ebpl.labeling import uncertainty
+from ebpl.metrics import METRICS, by_bin, calibration, classification, confidence_direction, in_words, measure
 from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
+from ebpl.models.outliers import energy_limit
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
-from ebpl.reporting.report_data import Context, Seen
+from ebpl.reporting.report_data import OUTLIER_QUANTILE, Context, Seen, count, interval, percent, points, things
 from ebpl.reporting.svg import data_uri
 from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins
+from ebpl.training.relabel import described_counts
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 SURE = 0.9
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share in percent; a dash where there is none.
-
-    >>> percent(0.254), percent(None)
-    ('25.4\xa0%', '–')
-    """
-    return "–" if value is None or not np.isfinite(value) else f"{100 * value:.{digits}f}\u00a0%"
-
-
-def count(value: float) -> str:
-    """A number of things, with a thin gap between thousands.
-
-    >>> count(12345)
-    '12\u202f345'
-    """
-    return f"{value:,.0f}".replace(",", "\u202f")
-
-
-def things(value: int, one: str, many: str | None = None) -> str:
-    """So many of them.
-
-    >>> things(1, "image"), things(2, "class", "classes")
-    ('1 image', '2 classes')
-    """
-    return f"{count(value)} {one if value == 1 else many or one + 's'}"
-
-
-def points(value: float) -> str:
-    """A difference of percentages."""
-    return f"{abs(100 * value):.1f} percentage points"
-
-
-def direction(gap: float, images: int, variance: float) -> tuple[str, str]:
-    """Over- or under-confident, in one word and in a sentence; neither where so few images cannot tell.
-
-    `gap` is the mean confidence minus the accuracy, `variance` the sum of p (1 - p) over the confidences: how far the
-    number of right answers strays by chance if every confidence is true.
-    """
-    if abs(gap) * images <= 1.96 * variance**0.5:
+def direction(gap: float, bins: Any, images: int) -> tuple[str, str]:
+    """Over- or under-confident, in one word and in a sentence; neither where so few images cannot tell."""
+    side = "above" if gap > 0 else "below"
+    found = confidence_direction(gap, bins)
+    if found not in ("over", "under"):
         return "neither", (
-            f"On average its confidence is {points(gap)} {'above' if gap > 0 else 'below'} its accuracy, "
+            f"On average its confidence is {points(gap)} {side} its accuracy, "
             f"no more than chance explains with {things(images, 'image')}: neither over- nor under-confident."
         )
-    word = "over-confident" if gap > 0 else "under-confident"
-    return word, (
-        f"It is {word}: on average its confidence is {points(gap)} {'above' if gap > 0 else 'below'} its accuracy."
-    )
+    word = f"{found}-confident"
+    return word, f"It is {word}: on average its confidence is {points(gap)} {side} its accuracy."
+
+
+def short(word: str) -> str:
+    """As tables say it: over, under or neither."""
+    return word.removesuffix("-confident")
 
 
 def calibration_error(probabilities: Floats, labels: Labels) -> str:
@@ -96,7 +68,6 @@ def sure_ones(probabilities: Floats, labels: Labels) -> str:
 
 Section = dict[str, Any]
 MISTAKES, UNCERTAIN, OUTLYING = 24, 16, 16
-OUTLIER_QUANTILE = 0.99
 MOST_MATRIX = 20
 MOST_CLASSES = 200
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)
@@ -154,17 +125,17 @@ def measures(probabilities: NDArray[np.float64], labels: NDArray[np.int64], what
     """Accuracy and calibration of answers whose truth is known."""
     found = measure(probabilities, labels)
     right = int((probabilities.argmax(1) == labels).sum())
-    said = probabilities.max(1)
-    word, sentence = direction(found["overconfidence"], len(labels), float((said * (1 - said)).sum()))
+    bins = by_bin(probabilities, labels)
+    word, sentence = direction(found["overconfidence"], bins, len(labels))
     return {
         "what": what,
         "values": found,
-        "rows": [(METRICS[name].title, in_words(name, value)) for name, value in found.items()],
+        "rows": [(METRICS[name].title, in_words(name, value, short(word))) for name, value in found.items()],
         "interval": classification.wilson_interval(right, len(labels)),
-        "confidence": float(said.mean()),
+        "confidence": float(probabilities.max(1).mean()),
         "direction": word,
         "sentences": [sentence, calibration_error(probabilities, labels), sure_ones(probabilities, labels)],
-        "reliability": charts.reliability(by_bin(probabilities, labels), what),
+        "reliability": charts.reliability(bins, what),
         **_risk(probabilities, labels),
     }
 
@@ -178,12 +149,12 @@ def stored_measures(stored: Stored) -> Section | None:
     if not {"accuracy", "f_score", "ece", "images", "overconfidence"} <= found.keys() or found["images"] < 1:
         return None
     bins = reliability_bins(stored.result.get("reliability"))
-    variance = sum(each["images"] * each["confidence"] * (1 - each["confidence"]) for each in bins if each["images"])
-    word, sentence = direction(found["overconfidence"], int(found["images"]), variance)
+    one_bin = {"images": found["images"], "confidence": found["accuracy"] + found["overconfidence"]}
+    word, sentence = direction(found["overconfidence"], bins or [one_bin], int(found["images"]))
     return {
         "what": "test images",
         "values": found,
-        "rows": [(metric.title, in_words(name, found.get(name))) for name, metric in METRICS.items()],
+        "rows": [(metric.title, in_words(name, found.get(name), short(word))) for name, metric in METRICS.items()],
         "interval": classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"])),
         "confidence": found["accuracy"] + found["overconfidence"],
         "direction": word,
@@ -230,6 +201,7 @@ def by_class(seen: Seen, classes: Sequence[str]) -> Section:
             "images": count(int(found.images[i])),
             "precision": percent(found.precision[i]),
             "recall": percent(found.recall[i]),
+            "interval": interval(found.recall_interval[i]) if found.images[i] else "–",
             "f_score": percent(found.f_score[i]),
             "share": float(np.nan_to_num(found.f_score[i])),
         }
@@ -254,8 +226,31 @@ def by_class(seen: Seen, classes: Sequence[str]) -> Section:
     }
 
 
-def pseudo_labels(steps: Sequence[Step], history: Sequence[Row]) -> Section:
-    """Step by step: how many, how sure, how many right, how many changed, and how many were left out as outliers."""
+def stored_classes(stored: Stored) -> Section | None:
+    """The table of classes that the run wrote when it ended."""
+    found = stored.result.get("by_class")
+    rows = []
+    for row in found[:MOST_CLASSES] if isinstance(found, list) else ():
+        ends = row.get("recall_interval") if isinstance(row, dict) else None
+        if not isinstance(ends, list) or len(ends) != 2 or None in map(finite, [*ends, row.get("images")]):
+            return None
+        shares = {name: finite(row.get(name)) for name in ("precision", "recall", "f_score")}
+        low, high = (finite(end) or 0.0 for end in ends)
+        rows.append(
+            {
+                "name": str(row.get("class")),
+                "images": count(finite(row["images"]) or 0.0),
+                **{name: percent(share) for name, share in shares.items()},
+                "interval": interval((low, high)) if row["images"] else "–",
+                "share": shares["f_score"] or 0.0,
+            }
+        )
+    left_out = max(0, len(found) - len(rows)) if isinstance(found, list) else 0
+    return {"rows": rows, "left_out": left_out, "mixed": [], "matrix": None} if rows else None
+
+
+def pseudo_labels(steps: Sequence[Step], history: Sequence[Row], classes: Sequence[str]) -> Section:
+    """Step by step: how many, of which classes, how sure, how many right, changed, and left out as outliers."""
     left_out = {str(row.get("phase")).split(" of ")[0]: int(row.get("rejected") or 0) for row in history}
     rows = [
         {
@@ -267,6 +262,7 @@ def pseudo_labels(steps: Sequence[Step], history: Sequence[Row]) -> Section:
             "again": step.again,
             "changed": step.changed,
             "left_out": left_out.get(f"step {step.step}", 0),
+            "classes": described_counts({**dict.fromkeys(classes, 0), **step.counts}),
             "kept": 1 - step.changed / step.again if step.again else None,
         }
         for step in steps
@@ -289,16 +285,18 @@ def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
     return {"pictures": shown, "count": len(wrong), "of": int(seen.images.labeled.sum())}
 
 
-def uncertain(seen: Seen, classes: Sequence[str]) -> Section:
-    """The images it is least sure of, with its two best guesses."""
-    order = np.argsort(seen.predictions.confidences, kind="stable")[:UNCERTAIN]
+def uncertain(seen: Seen, classes: Sequence[str], limit: float | None, pool: bool) -> Section:
+    """The images it is least sure of, with its two best guesses; outliers, whose label teaches little, left out."""
+    order = np.argsort(-uncertainty(seen.predictions.probabilities), kind="stable")
+    if limit is not None:
+        order = order[seen.predictions.energies[order] <= limit]
     shown = []
-    for i in map(int, order):
+    for i in map(int, order[:UNCERTAIN]):
         probabilities = seen.predictions.probabilities[i]
         best = np.argsort(-probabilities, kind="stable")[:2]
         guesses = [(classes[c], float(probabilities[c])) for c in best]
         shown.append({**_picture(seen, i, classes), "guesses": guesses})
-    return {"pictures": shown, "what": seen.what}
+    return {"pictures": shown, "what": looked_at(seen), "pool": pool}
 
 
 def outlying(seen: Seen, classes: Sequence[str], limit: float | None) -> Section:
@@ -337,7 +335,7 @@ def _picture(seen: Seen, i: int, classes: Sequence[str]) -> Section:
 
 def energy(seen: Seen | None, training: NDArray[np.float64] | None, classes: Sequence[str]) -> Section:
     """Histogram of energies, the limit of outliers, and the images beyond it."""
-    limit = float(np.quantile(training, OUTLIER_QUANTILE)) if training is not None else None
+    limit = energy_limit(None if training is None else training.tolist(), OUTLIER_QUANTILE)
     energies = seen.predictions.energies if seen else None
     what = seen.what if seen else "images"
     return {
@@ -366,14 +364,20 @@ def _promises(context: Context) -> Section | None:
     return promises(context.looked) if context.looked and not context.measured and not _measures(context) else None
 
 
+def _uncertain(context: Context) -> Section | None:
+    """From the unlabelled images of the run, which are worth a label; without such, from those that are looked at."""
+    seen = context.pool or context.looked
+    return uncertain(seen, context.classes, context.energy_limit, context.pool is not None) if seen else None
+
+
 SECTIONS: dict[str, Callable[[Context], Any]] = {
     "measures": _measures,
     "promises": _promises,
     "training": lambda context: training(context.stored, context.density),
-    "classes": lambda context: by_class(context.measured, context.classes) if context.measured else None,
-    "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history),
+    "classes": lambda c: by_class(c.measured, c.classes) if c.measured else stored_classes(c.stored),
+    "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history, context.classes),
     "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
-    "uncertain": lambda context: uncertain(context.looked, context.classes) if context.looked else None,
+    "uncertain": lambda context: _uncertain(context),
     "energy": lambda c: energy(c.looked, c.training_energies, c.classes) if c.density else None,
     "samples": lambda context: samples(context.stored) if context.density else [],
 }

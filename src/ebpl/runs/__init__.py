@@ -5,34 +5,37 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import logging
 import os
-import re
 import shutil
-import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ebpl.config import Settings
 from ebpl.config.compat import retired
-from ebpl.config.presets import STEP_SETTINGS, nested, write_toml
+from ebpl.config.presets import STEP_SETTINGS, edited, nested, write_toml
 from ebpl.errors import MEMORY_ADVICE, DataError, EbplError, RunError, UsageError, WriteError, did_you_mean, is_memory
-from ebpl.io import free_path, write_bytes, write_failed, write_json, write_text
-from ebpl.models.weights import load_model
+from ebpl.io import is_text, write_bytes, write_failed, write_json, write_text
+from ebpl.launch import create_folder, create_free_folder, held
+from ebpl.models.weights import load_model, packed_model
 from ebpl.rng import seeds_in_words
 from ebpl.runs.reader import (
     DETAILS,
     ENVIRONMENT,
+    METRICS_TABLE,
     SEEDS,
     SETTINGS,
     TEST_METRICS,
     WEIGHTS,
+    is_of_a_seed,
+    lost_seeds,
+    read,
     read_environment,
     read_metrics,
     read_settings,
+    seed_folders,
+    seed_of,
 )
 
 if TYPE_CHECKING:
@@ -40,11 +43,16 @@ if TYPE_CHECKING:
     from ebpl.models import HybridModel
 
 
+__all__ = ["Run", "lost_seeds", "open_runs", "readable_seeds", "resume_command", "seed_folders", "seeds_folder"]
+
+
 class Run:
     """Paths and files of a run. `Run.create` makes a new one, `Run(path)` opens one that exists."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._held: os.stat_result | None = None
+        _check_name(self.path)
         if not (self.path / SETTINGS).is_file():
             raise RunError(_not_a_run(self.path))
         # a logger of its own, so that runs trained at the same time do not write into each other's train.log; a dot
@@ -75,38 +83,24 @@ class Run:
         source: dict[str, Any],
         processes: int = 1,
     ) -> Run:
-        """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found.
-
-        So many `processes` train it.
-        """
-        from ebpl.devices import describe_environment
-
-        path = _new_folder(path, data, settings, f"seed{settings.seed}")
-        by_command = Path(sys.argv[0]).name == "ebpl" or Path(sys.argv[0]).parts[-2:] == ("ebpl", "__main__.py")
-        command = ["ebpl", *sys.argv[1:]] if by_command else None
-        more = {"processes": processes, "runs_together": 1, "command": command, "started": _now()}
-        described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
-        try:
-            write_json(path / ENVIRONMENT, {**describe_environment(settings.runtime), **more})
-            write_text(path / SETTINGS, _settings_file(described, settings))
-            return cls(path)
-        except EbplError:  # half a run directory would be in the way of the next try
-            shutil.rmtree(path, ignore_errors=True)
-            raise
+        """A new run directory. A given path must not exist yet; without one, a free name below `runs/` is found."""
+        files = _files(settings, data, source, processes)
+        return cls(_created(path, data, settings, f"seed{settings.seed}", lambda folder: _write(folder, *files)))
 
     @classmethod
     def create_for_seeds(
         cls, path: str | Path | None, settings: Settings, seeds: Sequence[int], data: ImageSet, source: dict[str, Any]
     ) -> list[Run]:
-        """New run directories `seed-N`, in one folder, that differ only in their seed."""
-        every = [settings.changed(seed=seed) for seed in seeds]
-        folder = _new_folder(path, data, settings, f"seeds{seeds_in_words(seeds)}")
-        try:
+        """New run directories `seed-N`, in one folder, that differ only in their seed. All of them appear at once."""
+        every = {f"seed-{seed}": _files(settings.changed(seed=seed), data, source) for seed in seeds}
+
+        def make(folder: Path) -> None:
             write_json(folder / SEEDS, {"seeds": list(seeds)})
-            return [cls.create(folder / f"seed-{each.seed}", each, data, source) for each in every]
-        except EbplError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+            for name, files in every.items():
+                _write(folder / name, *files)
+
+        folder = _created(path, data, settings, f"seeds{seeds_in_words(seeds)}", make)
+        return [cls(folder / name) for name in every]
 
     def branch(self, path: str | Path, settings: Settings) -> Run:
         """A new run that continues with pseudo-labels where this one, finished without any, has stopped.
@@ -127,19 +121,15 @@ class Run:
         if not states:
             raise RunError(f"{self.path} has no checkpoint left to continue from.")
         path = Path(path)
-        if path.exists():
+        environment = {**self.environment(), "branched_from": self.path.name, **_digest(self.source, settings)}
+
+        def make(folder: Path) -> None:
+            (folder / "checkpoints").mkdir()
+            shutil.copy2(states[-1], folder / "checkpoints")
+            _write(folder, environment, _settings_file(self.source, settings))
+
+        if not create_folder(path, make):
             raise RunError(f"{path} exists already, and a run never overwrites anything.")
-        half = path.with_name(f".{path.name}.part")  # a kill leaves a whole run or none
-        shutil.rmtree(half, ignore_errors=True)
-        try:
-            (half / "checkpoints").mkdir(parents=True)
-            shutil.copy2(states[-1], half / "checkpoints")
-            write_json(half / ENVIRONMENT, {**self.environment(), "branched_from": self.path.name})
-            write_text(half / SETTINGS, _settings_file(self.source, settings))
-            half.rename(path)
-        except OSError as error:
-            shutil.rmtree(half, ignore_errors=True)
-            raise write_failed(path, error) from error
         return Run(path)
 
     @property
@@ -152,9 +142,31 @@ class Run:
         """Whether training came to its end, and its weights are there."""
         return (self.path / TEST_METRICS).is_file() and (self.path / WEIGHTS).is_file()
 
+    def check_whole(self) -> None:
+        """Raise where a file of a finished run is damaged or gone."""
+        self.metrics(), self.load_model(), self.environment()
+        problems = [] if (self.path / METRICS_TABLE).is_file() else [f"{METRICS_TABLE} is missing."]
+        if problems := problems or read(self.path).problems:
+            raise RunError(f"{self.path} is finished, but {problems[0]} Restore the file from a backup if you need it.")
+
     def environment(self) -> dict[str, Any]:
         """Software and hardware that the run was started with."""
         return read_environment(self.path / ENVIRONMENT)
+
+    def check_unedited(self) -> None:
+        """Raise where settings.toml is not as it was written when the run was started; older runs do not know."""
+        then = self.environment()
+        try:
+            changed = edited(then["settings"], self.settings) if "settings" in then else []
+        except UsageError as error:
+            raise RunError(f"{self.path / ENVIRONMENT} is damaged or of another version: {error}") from error
+        if then.get("fingerprint", self.source.get("fingerprint")) != self.source.get("fingerprint"):
+            changed.append("source.fingerprint")
+        if changed:
+            raise RunError(
+                f"{self.path / SETTINGS} was edited since the run was started: {', '.join(changed)}. Put it back as it "
+                f"was to continue, or start a new run with it: ebpl train DATA --config {self.path / SETTINGS}"
+            )
 
     def record_concurrency(self, runs: int) -> None:
         """Note how many runs share the device, this one among them: its time is not its own."""
@@ -188,14 +200,13 @@ class Run:
                 )
             source = self.source
             how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
-            if data_dir is not None:
-                return self.load_data(load(source["path"], data_dir=data_dir, **how))
-            try:  # what is not in that folder any more is not downloaded to it: the run may be foreign
-                data = load(source["path"], data_dir=source.get("data_dir"), download="data_dir" not in source, **how)
+            where = data_dir if data_dir is not None else source.get("data_dir")
+            try:  # the run may be foreign: nothing is downloaded because of it
+                data = load(source["path"], data_dir=where, download=False, **how)
             except DataError:
-                if "data_dir" not in source:
+                if where is None or data_dir is not None:
                     raise
-                data = load(source["path"], **how)
+                data = load(source["path"], download=False, **how)
         if data.fingerprint() != self.source.get("fingerprint"):
             raise RunError(
                 f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "
@@ -205,11 +216,8 @@ class Run:
 
     def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None:
         """Write weights as safetensors, with what is needed to use them in the file's own metadata."""
-        from safetensors.torch import save
-
-        tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model_state.items()}
-        metadata = {"ebpl": json.dumps(description, ensure_ascii=False)}
-        write_bytes(self.path / WEIGHTS, save(tensors, metadata))
+        self.check_in_place()
+        write_bytes(self.path / WEIGHTS, packed_model(model_state, description))
 
     def load_model(self) -> tuple[HybridModel, dict[str, Any]]:
         """The trained model and its description (classes, shape of the images, how it was chosen)."""
@@ -221,6 +229,7 @@ class Run:
 
         packed = io.BytesIO()
         np.savez_compressed(packed, **arrays)
+        self.check_in_place()
         write_bytes(self.path / DETAILS, packed.getbuffer())
 
     def save_table(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -230,20 +239,28 @@ class Run:
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+        self.check_in_place()
         write_text(self.path / name, text.getvalue())
+
+    def check_in_place(self) -> None:
+        """Stop where the directory was moved or removed while training: a new one would lack its settings."""
+        try:
+            here = self._held is None or os.path.samestat(os.stat(self.path), self._held)
+        except OSError:
+            here = False
+        if not here:
+            raise RunError(
+                f"{self.path} was moved or removed while it was being trained, so training stops. Where it was moved "
+                "to, continue it with: ebpl resume NEW_PLACE"
+            )
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Hold the run for this process, and write its log into train.log."""
-        for entry in self.path.iterdir():  # in a foreign run a link could lead anywhere
-            if entry.is_symlink():
-                raise RunError(f"{entry} is a link, and a run writes into its own folder alone. Replace it by a copy.")
-        try:
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise write_failed(self.path, error) from error
-        with lock:
-            _hold(lock, self.path)
+        if links := [str(entry) for entry in self.path.iterdir() if entry.is_symlink()]:  # to where a foreigner likes
+            raise RunError(f"{links[0]} is a link, and a run writes into its own folder alone. Replace it by a copy.")
+        with held(self.path):
+            self._held = os.stat(self.path)
             for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing
                 stale.unlink(missing_ok=True)
             log, handler = self.log, self._log_handler()
@@ -278,46 +295,8 @@ class Run:
         except OSError as error:
             raise write_failed(self.path, error) from error
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        handler.handleError = _keep_quiet  # type: ignore[assignment]
+        handler.handleError = lambda record: None  # type: ignore[method-assign] # a full disk is no reason to end a run
         return handler
-
-
-def _keep_quiet(_: logging.LogRecord) -> None:
-    """A log line that cannot be written, on a full disk, is no reason to end a run."""
-
-
-def _hold(lock: IO[str], path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: no lock there
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise RunError(f"{path} is being trained by another process. Wait for it, or stop it first.") from None
-
-
-def seed_folders(folder: Path) -> list[Path]:
-    """The runs of several seeds in this folder, in the order of their seeds."""
-    found = [path for path in folder.glob("seed-*") if _is_of_a_seed(path) and (path / SETTINGS).is_file()]
-    return sorted(found, key=_seed_of)
-
-
-def _seed_of(path: Path) -> int:
-    return int(path.name.removeprefix("seed-"))
-
-
-def _is_of_a_seed(path: Path) -> bool:
-    return re.fullmatch(r"seed-[0-9]+", path.name) is not None
-
-
-def lost_seeds(folder: Path) -> list[int]:
-    """Seeds that were to be trained in this folder and have no run directory any more."""
-    try:
-        wanted = json.loads((folder / SEEDS).read_text(encoding="utf-8"))["seeds"]
-        return [seed for seed in wanted if not (folder / f"seed-{int(seed)}" / SETTINGS).is_file()]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
 
 
 def readable_seeds(folder: Path) -> tuple[list[Run], dict[int, str]]:
@@ -327,7 +306,7 @@ def readable_seeds(folder: Path) -> tuple[list[Run], dict[int, str]]:
         try:
             runs.append(Run(path))
         except RunError as error:
-            broken[_seed_of(path)] = str(error)
+            broken[seed_of(path)] = str(error)
     return runs, broken
 
 
@@ -343,7 +322,7 @@ def open_runs(paths: Iterable[str | Path]) -> list[Run]:
 
 def seeds_folder(runs: Iterable[Run]) -> Path | None:
     """The folder of several seeds that all these runs are in, if there is one."""
-    folders = {run.path.parent if _is_of_a_seed(run.path) else None for run in runs}
+    folders = {run.path.parent if is_of_a_seed(run.path) else None for run in runs}
     return folders.pop() if len(folders) == 1 else None
 
 
@@ -356,44 +335,63 @@ def resume_command(runs: Sequence[Run]) -> str:
     return " ".join(["ebpl resume", *map(str, unfinished)])
 
 
-def _new_folder(path: str | Path | None, data: ImageSet, settings: Settings, ending: str) -> Path:
-    """A new folder at this path, which must not exist yet, or under a free name below `runs/`."""
+def _files(
+    settings: Settings, data: ImageSet, source: dict[str, Any], processes: int = 1
+) -> tuple[dict[str, Any], str]:
+    """What a new run directory holds: the content of environment.json and settings.toml."""
+    from ebpl.devices import describe_environment
+
+    described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
+    environment = {**describe_environment(settings.runtime), "processes": processes, "runs_together": 1}
+    return {**environment, **_digest(described, settings)}, _settings_file(described, settings)
+
+
+def _digest(source: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """What a resumed run compares with its settings.toml."""
+    return {"settings": settings.to_dict(), "fingerprint": source["fingerprint"]}
+
+
+def _write(folder: Path, environment: dict[str, Any], settings: str) -> None:
+    write_json(folder / ENVIRONMENT, environment)
+    write_text(folder / SETTINGS, settings)  # last: it makes the folder a run
+
+
+def _created(
+    path: str | Path | None, data: ImageSet, settings: Settings, ending: str, make: Callable[[Path], None]
+) -> Path:
+    """A new folder at this path, where nothing may be yet, or under a free name below `runs/`; `make` fills it."""
     if path is None:
-        return free_path(
-            Path("runs") / f"{_safe(data.name)}-{settings.method}-{settings.curriculum.pseudo_labels}-{ending}"
-        )
+        about = (data.name[:60] or "data", settings.method, settings.curriculum.pseudo_labels, ending)
+        return create_free_folder(Path("runs"), "-".join(about), make)
     path = Path(path)
-    try:
-        path.mkdir(parents=True, exist_ok=path.is_dir() and not any(path.iterdir()))
-    except FileExistsError:
-        trained = (path / SETTINGS).is_file() or seed_folders(path)
-        there = f", or continue that one with: ebpl resume {path}" if trained else ""
-        raise RunError(
-            f"{path} exists already, and a run never overwrites anything. Choose another run directory{there}."
-        ) from None
-    except OSError as error:
-        raise write_failed(path, error) from error
-    return path
+    _check_name(path)
+    if create_folder(path, make):
+        return path
+    trained = (path / SETTINGS).is_file() or seed_folders(path)
+    there = f", or continue that one with: ebpl resume {path}" if trained else ""
+    if not trained and any((path / name).exists() for name in (ENVIRONMENT, SEEDS)):
+        there = ", or remove it: it has no settings, as a process leaves it that is killed while it makes a run"
+    raise RunError(f"{path} exists already, and a run never overwrites anything. Choose another run directory{there}.")
 
 
-def _safe(name: str) -> str:
-    """A data name as part of a folder name."""
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:60] or "data"
+def _check_name(path: Path) -> None:
+    if not is_text(str(path)):
+        raise RunError(f"{str(path)!a} is not valid UTF-8. Choose another name for the run directory.")
 
 
 def _not_a_run(path: Path) -> str:
     if not path.exists():
-        siblings = [str(p) for p in path.parent.glob("*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
+        siblings = (
+            [str(p) for p in path.parent.glob("[!.]*") if (p / SETTINGS).is_file()] if path.parent.is_dir() else []
+        )
         hint = f" {did_you_mean(str(path), siblings)}" if siblings else ""
         return f"There is no run at {path}.{hint}"
     if seeds := seed_folders(path):
         return f"{path} holds the runs of several seeds: {', '.join(p.name for p in seeds)}. Name one of them."
+    if lost := lost_seeds(path):
+        return f"{path} was made for seeds, but the runs of {', '.join(map(str, lost))} are gone. Train them anew."
     return f"{path} is not a run directory: it has no {SETTINGS}."
 
 
 def _settings_file(source: dict[str, Any], settings: Settings) -> str:
     return write_toml({"source": source, "settings": nested(settings.to_dict())})
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

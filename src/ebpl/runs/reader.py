@@ -9,6 +9,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.calibration import warnings_of as warnings_of
 from ebpl.config.compat import modern_names, modern_result, modern_row
 from ebpl.config.presets import flat, read_toml
 from ebpl.errors import RunError, UsageError
@@ -32,6 +34,8 @@ MOST_SAMPLES = 100
 MOST_EPOCHS = 20_000
 MOST_STEPS = 1000
 LOG_LINES = 12
+MOST = 1_000_000
+"""Threads or processes; no machine has more."""
 
 Row = dict[str, Any]
 
@@ -60,7 +64,8 @@ def read_settings(path: Path) -> tuple[Object, Object]:
 
 def read_environment(path: Path) -> Object:
     """What a run was started on."""
-    rules = {"threads": is_whole, "processes": is_whole, "runs_together": is_whole}
+    rules = dict.fromkeys(("threads", "processes", "runs_together"), lambda value: is_whole(value) and value <= MOST)
+    rules |= {"settings": is_object, "fingerprint": is_text}
     advice = "Put it back, or write {} into it to continue without it."
     return _read_json(path, {}, rules, advice)
 
@@ -122,6 +127,8 @@ class Step:
     """Images that had a pseudo-label in the step before too."""
     changed: int
     """Those of them whose label is another now."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Pseudo-labels of each class."""
 
 
 @dataclass
@@ -308,7 +315,7 @@ def _step(number: int, rows: Iterator[dict[str, str]], before: dict[str, str]) -
         again += image in before
         changed += before.get(image, label) != label
     mean = total / len(labels) if labels else None
-    return Step(number, len(labels), mean, known, right, again, changed), labels
+    return Step(number, len(labels), mean, known, right, again, changed, dict(Counter(labels.values()))), labels
 
 
 def reliability_bins(rows: Any) -> list[dict[str, Any]]:
@@ -325,3 +332,28 @@ def reliability_bins(rows: Any) -> list[dict[str, Any]]:
             return []
         bins.append({"above": low, "up_to": high, "images": int(images), "accuracy": right, "confidence": said})
     return bins if any(each["images"] for each in bins) else []
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The runs of several seeds in this folder, in the order of their seeds."""
+    found = [path for path in folder.glob("seed-*") if is_of_a_seed(path) and (path / SETTINGS).is_file()]
+    return sorted(found, key=seed_of)
+
+
+def seed_of(path: Path) -> int:
+    """The seed of a run in a folder of several."""
+    return int(path.name.removeprefix("seed-"))
+
+
+def is_of_a_seed(path: Path) -> bool:
+    """Whether a folder is named as the run of a seed among several."""
+    return re.fullmatch(r"seed-[0-9]+", path.name) is not None
+
+
+def lost_seeds(folder: Path) -> list[int]:
+    """Seeds that were to be trained in this folder and have no run directory any more."""
+    try:
+        wanted = json.loads((folder / SEEDS).read_text(encoding="utf-8"))["seeds"]
+        return [seed for seed in wanted if not (folder / f"seed-{int(seed)}" / SETTINGS).is_file()]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []

@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,32 @@ AT_ONCE = 32
 """The number of streams that PyTorch has; two trainings must not share one."""
 
 Pieces = Generator[None, None, None]
+
+
+@dataclass
+class Deadline:
+    """A moment by which a training is to end, with what its parts were found to take, in seconds."""
+
+    at: float
+    """On the clock of `time.monotonic`."""
+    update: float
+    step: float = 0.0
+    """The predictions at the start of a curriculum step."""
+    finish: float = 0.0
+    """What follows the last update."""
+    beside: float = 0.0
+    """What follows the updates of an epoch."""
+
+    def updates(self, planned: int, epochs: int, steps: int) -> int:
+        """How many updates each of these last epochs, before which there are such steps, may have."""
+        left = self.at - time.monotonic() - steps * self.step - self.finish - epochs * self.beside
+        return max(1, min(planned, int(left / (epochs * self.update))))
+
+    def measured(self, updates: int, seconds: float, beside: float) -> None:
+        """The last epoch took so long: the machine may have become busier, or have less to do."""
+        slower = max(seconds, 1e-6) / updates / self.update
+        self.update, self.step, self.finish = self.update * slower, self.step * slower, self.finish * slower
+        self.beside = beside
 
 
 class Training:

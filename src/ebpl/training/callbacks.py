@@ -66,6 +66,7 @@ class RunWriter(Callback):
         self.run.save_model(weights, {**self.description, "chosen": chosen})
 
     def checkpoint(self, epochs_done: int, state: dict[str, Any]) -> None:
+        self.run.check_in_place()
         checkpoint.save(self.run.checkpoints, epochs_done, state)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from ebpl.training.training_set import TrainingSet
 
 PSEUDO_LABELS = "pseudo_labels"
 """The folder of a run with a list for each step."""
+SHOWN_CLASSES = 5
+"""Of more classes, only those with the most pseudo-labels are named."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Relabeling:
     """Positions of outliers, which are left out."""
     outlier_rows: list[dict[str, Any]] | None
     """The list of those; None where outliers are not rejected."""
+    counts: dict[str, int]
+    """Pseudo-labels of each class, by its name."""
 
 
 def relabel(
@@ -103,7 +107,24 @@ def relabel(
     truth = training_set.hidden_labels[selected]
     known_truth = truth >= 0
     right = (predictions.labels[selected] == truth)[known_truth]
-    return Relabeling(selected, targets, float(right.mean()) if len(right) else None, rows, rejected, outliers)
+    found = np.bincount(predictions.labels[selected], minlength=len(data.classes)).tolist()
+    counts = dict(zip(data.classes, found, strict=True))
+    accuracy = float(right.mean()) if len(right) else None
+    return Relabeling(selected, targets, accuracy, rows, rejected, outliers, counts)
+
+
+def described_counts(counts: Mapping[str, int]) -> str:
+    """The classes with the most pseudo-labels, and how many classes got none.
+
+    >>> described_counts({"cat": 7, "dog": 9, "emu": 0})
+    'dog: 9, cat: 7; 1 class got none'
+    """
+    given = sorted((pair for pair in counts.items() if pair[1]), key=lambda pair: -pair[1])
+    text = ", ".join(f"{name}: {number}" for name, number in given[:SHOWN_CLASSES]) or "no class"
+    if more := len(given) - SHOWN_CLASSES if len(given) > SHOWN_CLASSES else 0:
+        text += f" and {more} more {'class' if more == 1 else 'classes'}"
+    none = len(counts) - len(given)
+    return text + (f"; {none} {'class' if none == 1 else 'classes'} got none" if none else "")
 
 
 def select(

@@ -11,6 +11,7 @@ from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import UsageError
 from ebpl.models.predictions import BATCH, predict
+from ebpl.training import Deadline
 from ebpl.training.relabel import phases
 from ebpl.training.trainer import Terms, Trainer
 
@@ -32,6 +33,14 @@ class Timing:
     """Seconds of one update."""
     seconds: float
     """Seconds of the whole training, with its predictions and its start."""
+    step: float = 0.0
+    """Seconds of the predictions at the start of a curriculum step."""
+    finish: float = 0.0
+    """Seconds of the predictions after the last update."""
+
+    def deadline(self, at: float) -> Deadline:
+        """A moment to end at, on the clock of `time.monotonic`, from what was measured."""
+        return Deadline(at, self.update, self.step, self.finish)
 
 
 def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: float = 2.0) -> Timing:
@@ -60,17 +69,19 @@ def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: flo
     finally:
         pieces.close()
     whole = (start - begun) + total * update
-    with_validation = len(state.progress.history) == epochs  # else its time is in the updates
-    whole += _predicted(trainer, with_validation) * _prediction_seconds(trainer)
-    return Timing(total, int(timed), update, whole)
+    images = trainer.training_set
+    image = _prediction_seconds(trainer)
+    step, finish = images.unlabeled * image, (2 * len(images.data.test or ()) + _energies(trainer)) * image
+    steps = sum(phase.step > 0 for phase in trainer.schedule)
+    whole += steps * step + finish
+    if len(state.progress.history) == epochs:  # else its time is in the updates
+        whole += len(images.validation or ()) * sum(phase.epochs for phase in trainer.schedule) * image
+    return Timing(total, int(timed), update, whole, step, finish)
 
 
-def _predicted(trainer: Trainer, with_validation: bool) -> int:
-    """How many images a whole training predicts."""
-    images, schedule = trainer.training_set, trainer.schedule
-    validation = len(images.validation or ()) * sum(phase.epochs for phase in schedule) if with_validation else 0
-    steps = images.unlabeled * sum(phase.step > 0 for phase in schedule)
-    return validation + steps + 2 * len(images.data.test or ())
+def _energies(trainer: Trainer) -> int:
+    """How many training images the energies of a finished run are of."""
+    return min(len(trainer.training_set.data.train), 5000) if trainer.state.buffer is not None else 0
 
 
 def _prediction_seconds(trainer: Trainer) -> float:

@@ -19,12 +19,13 @@ from ebpl.metrics.classification import accuracy
 from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions
 from ebpl.rng import derived_seed, generator
-from ebpl.training import checkpoint, divergence
+from ebpl.terminal import facts_in_words
+from ebpl.training import Deadline, checkpoint, divergence
 from ebpl.training.callbacks import Callback
 from ebpl.training.distributed import ALONE, Ranks, features_together, predict_together
 from ebpl.training.divergence import Diverged, Divergence
 from ebpl.training.losses import LossTerm
-from ebpl.training.relabel import Phase, lr_factor, phases, relabel
+from ebpl.training.relabel import Phase, described_counts, lr_factor, phases, relabel
 from ebpl.training.train_state import TrainState
 from ebpl.training.train_step import Reading, TrainStep, runner, stream_size
 from ebpl.training.training_set import UNLABELED, TrainingSet, epoch_order
@@ -65,6 +66,8 @@ class Trainer:
             self.state.create_buffer(tuple(self.training_set.inputs.shape[1:]))
         self.schedule = phases(settings)
         self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
+        self.epoch_updates = self.updates
+        self.deadline: Deadline | None = None
         self.check_every = divergence.CHECK_EVERY
 
     @property
@@ -113,6 +116,8 @@ class Trainer:
                 stored = state.with_own_chains(stored)
                 state.restore(stored)
                 state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
+                if shortened := (state.progress.history or [{}])[-1].get("updates"):  # by a time limit
+                    self.epoch_updates = max(1, min(int(shortened), self.updates))
         else:
             state.initialise("start")
             state.restart_chains("start")
@@ -193,7 +198,10 @@ class Trainer:
         if self.reinitialise:
             self.state.initialise("step", phase.step)
         known = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % of them right"
-        self.say(f"{phase.name}: {len(found.selected)} of {images.unlabeled} images get a pseudo-label{known}")
+        self.say(
+            f"{phase.name}: {len(found.selected)} of {images.unlabeled} images get a pseudo-label{known} "
+            f"({described_counts(found.counts)})"
+        )
 
     def _revalidate(self, predictions: Predictions) -> None:
         before = self.state.progress.check
@@ -218,19 +226,29 @@ class Trainer:
 
     def _epoch(self, phase: Phase) -> Iterator[None]:
         """All updates of an epoch; goes back and becomes careful where training diverged."""
-        started = time.monotonic()
+        started, progress = time.monotonic(), self.state.progress
+        if self.deadline is not None:
+            epochs = [each.epochs for each in self.schedule[progress.phase :]]
+            self.epoch_updates = self.deadline.updates(self.updates, sum(epochs) - progress.epoch, len(epochs) - 1)
         try:
             means = yield from self._updates(phase)
+            entropy, classes = means.get("cross_entropy", 0.0), len(self.training_set.data.classes)
+            self.state.divergence.check_epoch(entropy, classes, self.state.progress.epoch + 1 == phase.epochs)
         except Diverged as reason:
             self._recover(str(reason), phase)
             return
         finally:
             self.state.seconds += time.monotonic() - started
+        updated = time.monotonic()
+        if self.epoch_updates < self.updates:  # for the bar
+            self._tell("updates", self.updates - self.epoch_updates, phase.name, self._facts(means))
         self.state.progress.epoch += 1
         self._record(phase, means)
-        self.healthy = self.state.divergence.is_healthy(self.widest_gap)
+        self.healthy = self.state.divergence.is_healthy(self.widest_gap, entropy, classes)
         age = time.monotonic() - self.saved_at
         self._keep(save=self.ranks.first(lambda: age >= self.settings.runtime.checkpoint_seconds))
+        if self.deadline is not None:
+            self.deadline.measured(self.epoch_updates, updated - started, time.monotonic() - updated)
 
     def _updates(self, phase: Phase) -> Generator[None, None, dict[str, float]]:
         """All updates of an epoch; returns the mean of each logged value.
@@ -247,16 +265,16 @@ class Trainer:
         where = f"{phase.name}, epoch {epoch + 1}/{phase.epochs}"
         readings: deque[tuple[int, Reading]] = deque()
         unread = 1 if self.device.type == "cuda" else 0
-        self.seen = 0
-        for i in range(self.updates):
+        self.seen, count = 0, self.epoch_updates
+        for i in range(count):
             for place, positions in order:
                 place.copy_(positions[i])
             step.ema_weight.fill_(state.next_ema_weight())
-            fraction = (epoch + i / self.updates) / phase.epochs
+            fraction = (epoch + i / count) / phase.epochs
             self.rate = lr_factor(settings, fraction, state.ema_updates) * state.divergence.learning_rate
             state.set_learning_rate(self.rate)
             self.run_step()
-            if (i + 1) % self.check_every == 0 or i + 1 == self.updates:
+            if (i + 1) % self.check_every == 0 or i + 1 == count:
                 readings.append((i + 1, step.read()))
                 while len(readings) > unread:
                     self._check(*readings.popleft(), where)
@@ -271,18 +289,11 @@ class Trainer:
         """Where the step reads the positions of its images from, and those of every update of an epoch."""
         images, progress, settings = self.training_set, self.state.progress, self.settings
         unjudged = settings.curriculum.reject_outliers and progress.phase == 0
-        order = epoch_order(
-            images.labeled,
-            len(images),
-            progress.selected,
-            range(images.unlabeled) if unjudged else progress.rejected,
-            self.updates,
-            settings,
-            self.ranks,
-            generator,
-            0 if progress.phase else images.held_out,
-            stream_size(UNLABELED, settings) if UNLABELED in self.step.positions else 0,
-        )
+        left_out = range(images.unlabeled) if unjudged else progress.rejected
+        held_out = 0 if progress.phase else images.held_out
+        alone = stream_size(UNLABELED, settings) if UNLABELED in self.step.positions else 0
+        counts = (images.labeled, len(images), progress.selected, left_out, self.epoch_updates)
+        order = epoch_order(*counts, settings, self.ranks, generator, held_out, alone)
         return [(place, order[stream].to(self.device)) for stream, place in self.step.positions.items()]
 
     def _check(self, updates: int, reading: Reading, where: str) -> None:
@@ -297,7 +308,7 @@ class Trainer:
         """What the bar shows; the most important first, since a narrow terminal cuts the rest off."""
         facts, history = {}, self.state.progress.history
         if history and self.training_set.validation:
-            facts["val %"] = 100 * history[-1]["validation_accuracy"]
+            facts["validation accuracy"] = history[-1]["validation_accuracy"]
         facts |= {name.replace("_", " "): means[name] for name in ("cross_entropy", "energy_gap") if name in means}
         return {**facts, "loss": means["loss"]}
 
@@ -318,11 +329,13 @@ class Trainer:
             row["validation_confidence"] = float(probabilities.max(1).mean())
         row |= {"learning_rate": self.rate, "sgld_steps": state.divergence.sgld_steps}
         row |= {"healed": state.divergence.healed, "seconds": round(state.seconds, 3)}
+        if self.deadline is not None or self.epoch_updates < self.updates:
+            row["updates"] = self.epoch_updates
         progress.history.append(row)
         if not progress.best or score > progress.best["score"]:
             weights = {name: tensor.detach().clone() for name, tensor in state.predictor.state_dict().items()}
             progress.best = {"score": score, "phase": phase.name, "epoch": progress.epoch, "weights": weights}
-        facts = "  ".join(f"{name} {value:.4g}" for name, value in self._facts(means).items())
+        facts = facts_in_words(self._facts(means))
         self._tell("epoch", progress.history, f"{phase.name}, epoch {progress.epoch}/{phase.epochs} | {facts}")
 
     # --- safety ------------------------------------------------------------------------------------------------------
@@ -336,7 +349,8 @@ class Trainer:
         try:
             if state.buffer is not None:
                 reason = f"{reason} ({state.buffer.described()})"
-            message = state.divergence.recover(reason, phase.name, state.progress.epoch + 1)
+            kept = bool(self.last_good["best"])
+            message = state.divergence.recover(reason, phase.name, state.progress.epoch + 1, kept)
         finally:
             undone = len(state.progress.history) - len(self.last_good["history"])
             state.restore(self.last_good)

@@ -51,7 +51,7 @@ def test_every_column_and_entry_is_described(run: ebpl.Run) -> None:
 
 
 def test_the_columns_of_predictions_and_suggestions_are_described(run: ebpl.Run) -> None:
-    ebpl.predict(run, class_folders(Path("photos")), "labels.csv")
+    ebpl.predict(run, class_folders(Path("photos")), "labels.csv", decide="balanced")
     assert columns(Path("labels.csv")) == list(run_files.PREDICTIONS)
     [suggestion] = ebpl.suggest(run, n=1)
     assert list(suggestion.row(1)) == list(run_files.SUGGESTIONS)

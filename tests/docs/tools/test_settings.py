@@ -31,7 +31,7 @@ def test_every_group_has_a_section_that_says_what_it_is_about() -> None:
 def test_what_a_setting_takes() -> None:
     known = fields()
     assert takes(known["sgld.restart_probability"]) == "number from 0 to 1"
-    assert takes(known["sgld.steps"]) == "whole number, at least 1"
+    assert takes(known["sgld.steps"]) == "whole number from 1 to 100000"
     assert takes(known["data.labels_per_class"]) == "whole number, at least 1; `auto`"
     assert takes(known["energy.center"]) == "number"
     assert takes(known["sgld.clamp_samples"]) == "`true` or `false`"

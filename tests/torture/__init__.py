@@ -1,0 +1,1 @@
+"""Attacks on the tool, too long for the ordinary tests: `make torture`."""
