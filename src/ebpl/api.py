@@ -243,7 +243,7 @@ def _chosen(settings: Settings | None, preset: str | None, config: Any, changes:
     from_file = named.read_config(config) if config is not None else {}
     if settings is None:
         device = changes.get("device", from_file.get("runtime.device", "auto"))
-        settings = named.preset(preset) if preset else default_settings(device)
+        settings = default_settings(device) if preset is None else named.preset(preset)
     chosen = settings.changed(from_file).changed(changes)
     return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -83,7 +84,7 @@ def guarded(command: Callable[[], int], name: str = "ebpl") -> int:
 def _tell(text: str) -> None:
     """Say what all processes of a training would say, once."""
     if launch.place().is_first:
-        print(harmless(text), file=sys.stderr)
+        print(harmless(re.sub(r"\S{400,}", lambda word: f"{word[0][:80]}...", text)), file=sys.stderr)
 
 
 def _stop(*_: object) -> NoReturn:

@@ -54,7 +54,9 @@ def train(options: argparse.Namespace) -> int:
     if seeds and (options.devices or 1) * (options.nodes or 1) > 1:
         raise UsageError("--seeds trains several runs on one device, --devices and --nodes one run on several.")
     # a wrong name or value is found before anything heavy is imported
-    preset(options.preset or "quick", read_config(options.config) if options.config else {}).changed(given)
+    preset(
+        "quick" if options.preset is None else options.preset, read_config(options.config) if options.config else {}
+    ).changed(given)
     if (code := launch.start(options.arguments, options.devices, options.nodes)) is not None:
         return code
     from ebpl import api

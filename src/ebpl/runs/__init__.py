@@ -187,7 +187,10 @@ class Run:
         """
         from ebpl.models.outliers import energy_limit
 
-        return energy_limit(self.metrics().get("training_energies"), fraction) if self.finished else None
+        if not self.finished:
+            logging.getLogger("ebpl").warning("%s is not finished, so outliers are not flagged.", self.path)
+            return None
+        return energy_limit(self.metrics().get("training_energies"), fraction)
 
     def load_data(self, data: ImageSet | None = None, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
         """The data the run was started with, from another folder if one is given, checked to be unchanged."""
