@@ -53,7 +53,7 @@ test-browser: .venv/dev  ## the report and the documentation in Debian's Chromiu
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting tests/docs
 
 torture: .venv/dev  ## attacks that are too long for the tests: kills, damaged files, hostile input; about 15 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --record results/torture/torture.json
 
 clean:  ## remove what make made
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

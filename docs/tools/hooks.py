@@ -62,6 +62,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "outliers experiment": partial(results.multi_run, experiment="outliers"),
     "suggestions experiment": partial(results.multi_run, experiment="suggestions"),
     "speed": results.speed,
+    "torture": results.torture,
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""

@@ -125,6 +125,16 @@ def speed(root: Path) -> str:
     return summary(record.load(root / "benchmarks/records"))
 
 
+def torture(root: Path) -> str:
+    """What `make torture` found when it was last recorded."""
+    path = root / "results/torture/torture.json"
+    if not path.is_file():
+        return "Not measured yet."
+    counts = json.loads(path.read_text(encoding="utf-8"))["counts"]
+    rows = [[each["attack"], str(each["attacks"]), str(each["wrong"])] for each in counts]
+    return markdown_table(["attack", "attacks", "found something wrong"], rows)
+
+
 @cache
 def _records(root: Path) -> list[Record]:
     return load(root / "results")
