@@ -49,9 +49,12 @@ def kills(count: int, folder: Path, seed: int = 0) -> Findings:
             if killed:
                 os.kill(child.pid, signal.SIGKILL)
             _, err = child.communicate()
-            found.add("killed" if killed else "was finished", "traceback" if "Traceback" in err else None)
-            if not killed and child.returncode != 0:
+            if killed:
+                found.add("killed", "traceback" if "Traceback" in err else None)
+                continue
+            if child.returncode != 0:
                 found.wrong.append(f"{verb[0]} exits {child.returncode}: {err.strip().splitlines()[-1:]}")
+            break  # it was finished before
         verb = ["resume", run] if (run / "settings.toml").is_file() else ["train", "digits", "--run", run, *OPTIONS]
         end = ebpl(*verb)
         if end.returncode != 0:
