@@ -101,7 +101,7 @@ def table1(records: Sequence[Record]) -> str:
 
 
 def digits(records: Sequence[Record]) -> str:
-    """The paper's two methods with hard pseudo-labels and the preset `quick` as it is now."""
+    """The paper's two methods with hard pseudo-labels and the current preset `quick`."""
     made = cells("table1", ["digits"], range(5), preset("quick"))
     chosen = [cell for cell in made if cell.settings.curriculum.pseudo_labels == "hard"]
     return comparison([record for _, record in found(chosen, records)], "digits", "hard")

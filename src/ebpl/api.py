@@ -17,7 +17,7 @@ from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, describe_environment, free_threads, threads
 from ebpl.errors import RunError, SomeFailedError, UsageError
-from ebpl.inference.evaluate import Data, finish, opened
+from ebpl.inference.evaluate import Data, finish
 from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.models.weights import describe_model
@@ -375,4 +375,4 @@ def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = m
     return {run.path: training.error for run, training in zip(runs, trainings, strict=True) if training.error}
 
 
-__all__ = ["default_settings", "opened", "resume", "resume_runs", "train"]
+__all__ = ["default_settings", "resume", "resume_runs", "train"]

@@ -55,7 +55,7 @@ def count(value: float) -> str:
 
 
 def things(value: int, one: str, many: str | None = None) -> str:
-    """So many of them.
+    """A number of things, in the singular or plural.
 
     >>> things(1, "image"), things(2, "class", "classes")
     ('1 image', '2 classes')

@@ -134,7 +134,7 @@ class TrainStep:
             return teacher.heads(self.fast_teacher(images) if self.fast_teacher else teacher.features(images))[0]
 
     def sample(self) -> Tensor:
-        """Samples from the model as it is now, drawn from and put back into the replay buffer."""
+        """Samples from the current model, drawn from and put back into the replay buffer."""
         buffer, model = self.state.buffer, self.state.model
         assert buffer is not None
         assert model.gaussian is not None

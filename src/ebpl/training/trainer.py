@@ -129,7 +129,7 @@ class Trainer:
         self.healthy, self.last_good = older is None, older or state.snapshot()
         self.saved_at = time.monotonic()
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     def _tell(self, event: str, *values: Any) -> None:
         for callback in self.callbacks:
