@@ -118,7 +118,7 @@ def _measured(run: Run, images: ImageSet, outlier: NDArray[np.bool_], unseen: Se
     return {
         "auroc": _auroc(predictions.energies[~foreign], predictions.energies[foreign]),
         "auroc_distance": _auroc(distances[~foreign], distances[foreign]),
-        "unseen": {other.name: _of_unseen(model, images, other, dtype) for other in unseen},
+        "unseen": {other.name: of_unseen(model, images, other, dtype) for other in unseen},
         "metrics": result["metrics"],
         "last": result["last"]["metrics"],
         "pseudo_labels": [
@@ -143,7 +143,7 @@ def _of_step(run: Run, step: int, outlier: NDArray[np.bool_], others: int) -> di
     }
 
 
-def _of_unseen(model: HybridModel, images: ImageSet, other: ImageSet, dtype: torch.dtype) -> dict[str, float]:
+def of_unseen(model: HybridModel, images: ImageSet, other: ImageSet, dtype: torch.dtype) -> dict[str, float]:
     """How well the energy, and for comparison the confidence, separates test images from another dataset's."""
     assert images.test is not None
     assert other.test is not None

@@ -81,8 +81,22 @@ def pages(
 
 
 def past_the_paper(cells: Sequence[Cell], records: Sequence[Record]) -> str:
-    """EBPL's last weights, for which no label but the training labels was used, beside the paper's own best."""
-    return table.markdown(table.against_the_paper(_datasets(cells), table.measured(cells, records, "last")))
+    """EBPL's last weights, for which no label but the training labels was used, beside the paper's own best.
+
+    Where labels were held out to fit a temperature, a second line is of trainings without it.
+    """
+    datasets = _datasets(cells)
+    lines = table.against_the_paper(datasets, table.measured(cells, records, "last"))
+    head, own = lines[0], lines[1:]
+    shown = [head]
+    for data, line in zip(datasets, own, strict=True):
+        fitted = [cell for cell in cells if cell.data == data and cell.settings.curriculum.calibration_holdout]
+        plain = [Cell(data, cell.settings.changed(calibration_holdout=0.0)) for cell in fitted]
+        (other,) = table.against_the_paper([data], table.measured(plain, records, "last"))[1:]
+        if fitted:
+            line[0], other[0] = f"{data}, with a temperature", f"{data}, without"
+        shown += [line, other] if fitted else [line]
+    return table.markdown(shown)
 
 
 def _datasets(cells: Sequence[Cell]) -> list[str]:

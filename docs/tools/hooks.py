@@ -63,6 +63,8 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "suggestions experiment": partial(results.multi_run, experiment="suggestions"),
     "speed": results.speed,
     "torture": results.torture,
+    "duplicates": results.duplicates,
+    "explored likelihood": results.likelihood,
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""

@@ -85,6 +85,36 @@ def explored(root: Path, search: str) -> str:
     return f"{start}\n\n{markdown_table(heads, lines)}"
 
 
+def likelihood(root: Path) -> str:
+    """Single runs whose energy model has no penalty: what the classifier and the samples are like."""
+    tried = json.loads((root / "results/explored/likelihood/blood.json").read_text(encoding="utf-8"))
+    lines = [
+        [
+            _settings(variant["changes"]) or "nothing",
+            _accuracy_and_ece(variant),
+            f"{100 * variant['energy_gap'] / variant['energy_spread']:.1f}",
+            f"{100 * variant['frechet_share_of_noise']:.2f}",
+            f"{100 * variant['frechet_share_of_start']:.1f}",
+            " / ".join(f"{100 * variant[f'auroc_{other}']:.1f}" for other in ("cifar10", "svhn", "fashion")),
+            " / ".join(f"{variant[name][1]:.1f}" for name in ("nearest_samples", "nearest_test_images")),
+        ]
+        for variant in tried["variants"].values()
+    ]
+    heads = [
+        "changed",
+        "accuracy / ECE %, validation",
+        "gap, % of the spread",
+        "Fréchet distance, % of noise's",
+        "% of the start's",
+        "AUROC % of CIFAR-10 / SVHN / Fashion",
+        "nearest training image: samples / test images",
+    ]
+    start = (
+        f"From `{tried['preset']}` with {_settings(tried['base'])}, {tried['updates']:,} updates, seed {tried['seed']}:"
+    )
+    return f"{start}\n\n{markdown_table(heads, lines)}"
+
+
 def _changed(name: str, tried: Sequence[dict[str, Any]]) -> str:
     variant = next(each["variants"][name] for each in tried if name in each["variants"])
     longer = f", {variant['updates']:,} updates" if "updates" in variant else ""
@@ -133,6 +163,14 @@ def torture(root: Path) -> str:
     counts = json.loads(path.read_text(encoding="utf-8"))["counts"]
     rows = [[each["attack"], str(each["attacks"]), str(each["wrong"])] for each in counts]
     return markdown_table(["attack", "attacks", "found something wrong"], rows)
+
+
+def duplicates(root: Path) -> str:
+    """How many test images of each benchmark are also among its training images."""
+    found = json.loads((root / "results/data/duplicates.json").read_text(encoding="utf-8"))
+    names = ("train_images", "test_images", "copies", "copies_with_another_label")
+    rows = [[name, *(f"{counts[each]:,}" for each in names)] for name, counts in found.items()]
+    return markdown_table(["data", "training images", "test images", "copies", "with another label"], rows)
 
 
 @cache

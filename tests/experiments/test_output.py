@@ -1,11 +1,12 @@
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ebpl.config.presets import preset
-from experiments.grid import cells
-from experiments.output import write
+from experiments.grid import Cell, cells
+from experiments.output import past_the_paper, write
 
 
 def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_training() -> None:
@@ -29,6 +30,22 @@ def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_traini
     assert "| blood | 2 | 87.0 ± 0.0 | 85.0 ± 0.0 | 3.0 ± 0.0 | 80.9 | 77.9 | 9.0 |" in page
     assert "| digits | 0 | not measured" in page
     assert "seed 1" in written[2].read_text()  # SVG keeps its words as comments
+
+
+def test_a_dataset_with_a_fitted_temperature_is_also_shown_without() -> None:
+    settings = preset("best")
+    with_one = cells("best", ["svhn"], [0], settings)
+    without = cells("best", ["svhn"], [0], settings.changed(calibration_holdout=0.0))
+
+    def record(cell: Cell, ece: float, **more: object) -> dict[str, Any]:
+        metrics = {"accuracy": 0.94, "f_score": 0.94, "ece": ece}
+        result = {"metrics": metrics, "last": {"metrics": metrics}, **more}
+        return {"data": {"name": "svhn"}, "settings": cell.settings.to_dict(), "result": result}
+
+    fitted = record(with_one[0], 0.013, check={"temperature": 0.6})
+    page = past_the_paper(with_one, [fitted, record(without[0], 0.092)]).splitlines()
+    assert [line.split("|")[1].strip() for line in page[2:]] == ["svhn, with a temperature", "svhn, without"]
+    assert [line.split("|")[5].strip() for line in page[2:]] == ["1.3", "9.2"]
 
 
 def test_without_matplotlib_tables_are_written_and_figures_left_out(
