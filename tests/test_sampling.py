@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpl.sampling import Langevin, ReplayBuffer
+from ebpl.sampling import FittedGaussian, Langevin, ReplayBuffer
 
 CPU = torch.device("cpu")
 
@@ -74,6 +74,25 @@ def test_following_a_known_gradient_gives_the_same_samples() -> None:
     by_energy = langevin(lambda x: 0.5 * (x**2).sum(1), start, torch.Generator().manual_seed(2))
     by_gradient = langevin.follow(lambda x: x, start, torch.Generator().manual_seed(2))
     torch.testing.assert_close(by_energy, by_gradient)
+
+
+def test_a_fitted_gaussian_has_the_mean_and_the_covariance_of_what_it_was_fitted_to() -> None:
+    inputs = torch.randn(30, 6, generator=torch.Generator().manual_seed(3)) @ torch.randn(6, 6) + torch.arange(6.0)
+    draws = FittedGaussian(inputs.view(30, 1, 2, 3))(200_000, torch.Generator().manual_seed(4))
+    assert draws.shape == (200_000, 1, 2, 3)
+    expected = torch.cov(inputs.T, correction=0)
+    torch.testing.assert_close(draws.flatten(1).mean(0), inputs.mean(0), atol=0.05, rtol=0.02)
+    torch.testing.assert_close(torch.cov(draws.flatten(1).T), expected, atol=0.02 * float(expected.max()), rtol=0.02)
+
+
+def test_chains_restart_from_the_gaussian_that_the_buffer_is_given() -> None:
+    start = FittedGaussian(torch.full((5, 1, 2, 2), 7.0))
+    buffer = ReplayBuffer(50, (1, 2, 2), 0.5, CPU, start)
+    buffer.restart(torch.Generator().manual_seed(0))
+    assert bool((buffer.samples == 7).all())
+    buffer.samples.zero_()
+    _, drawn = buffer.draw(50, torch.Generator().manual_seed(1))
+    assert set(drawn.flatten().tolist()) == {0.0, 7.0}
 
 
 def filled(size: int, restart_probability: float) -> ReplayBuffer:

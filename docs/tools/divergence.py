@@ -10,6 +10,7 @@ from ebpl.training.divergence import (
     FAR_WORSE,
     HEALTHY,
     PENALTY,
+    PENALTY_FROM,
     RATE_FACTOR,
     SAMPLING_FACTOR,
     WORSE_THAN_CHANCE,
@@ -18,14 +19,15 @@ from ebpl.training.divergence import (
 
 def changes() -> str:
     """What is changed when training recovers."""
+    again = f"from recovery {PENALTY_FROM} on"
     rows = [
         ["learning rate", f"times {RATE_FACTOR:g}", "every time"],
         ["`sgld.steps`", f"times {SAMPLING_FACTOR:g}, rounded up", "every time"],
         ["random numbers", "new ones", "every time"],
         ["`sgld.clamp_samples`", "true", "from the first time on"],
         ["`optim.gradient_clip`", f"at most {CLIP:g}", "from the first time on"],
-        ["`energy.penalty`", f"at least {PENALTY:g} times `energy.weight`", "from the first time on"],
-        ["`energy.center`", "`energy.weight` / (2 · `energy.penalty`)", "from the first time on"],
+        ["`energy.penalty`", f"at least {PENALTY:g} times `energy.weight`", again],
+        ["`energy.center`", "`energy.weight` / (2 · `energy.penalty`)", again],
     ]
     return table(["what", "new value", "when"], rows)
 

@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,14 @@ from ebpl.models.weights import describe_model
 from ebpl.rng import checked_seeds
 from ebpl.runs import Run, open_runs, resume_command
 from ebpl.runs.reader import TEST_METRICS, WEIGHTS
-from ebpl.terminal import Progress, Silent, duration
+from ebpl.terminal import Progress, Silent, seconds
 from ebpl.training.distributed import ALONE, Ranks, join
+from ebpl.training.time_budget import Timing, deadline_of_new, deadline_to_continue, timed, turns
 
 if TYPE_CHECKING:
     from ebpl.training import Deadline, Pieces
-    from ebpl.training.time_budget import Timing
 
+ONE_PROCESS = "A time limit is for one process: the time of several is not known before they train."
 RunPath = Run | str | os.PathLike[str]
 
 
@@ -47,7 +49,7 @@ def train(
     image_size: int | None = None,
     skip_unreadable: bool = False,
     progress: Progress | Sequence[Progress] | None = None,
-    time_limit: float | None = None,
+    time_limit: float | str | None = None,
     devices: int | None = None,
     nodes: int | None = None,
     **changes: Any,
@@ -57,8 +59,8 @@ def train(
     `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `best` with a GPU and
     `quick` without one if not given. They are changed by a TOML file `config`, by `set={"sgld.steps": 5}`, and by name:
     `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below `runs/`. Image files that cannot be
-    read are an error, or left out with `skip_unreadable`. With a `time_limit` in seconds, a few updates are timed
-    first, and epochs are shortened until the whole training fits, and again where it falls behind.
+    read are an error, or left out with `skip_unreadable`. With a `time_limit` (90 or "20m"), a few updates are timed
+    first, and epochs are shortened until the whole training fits; each epoch is planned anew by what the last one took.
 
     With `seeds` ("0-4" or [0, 1, 2]) the same settings are trained with each, side by side on a GPU, elsewhere one
     after the other; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished
@@ -75,8 +77,7 @@ def train(
     ['runs/two/seed-0', 'runs/two/seed-1']
     """
     chosen = _chosen(settings, preset, config, {**(set or {}), **changes})
-    if time_limit is not None and not 0 < time_limit < math.inf:
-        raise UsageError(f"time_limit is {time_limit}, but must be a number of seconds above 0.")
+    limit = _checked_limit(time_limit)
     places = {"data_dir": data_dir, "image_size": image_size, "skip_unreadable": skip_unreadable}
     if seeds is not None:
         if "seed" in changes or "seed" in (set or {}):
@@ -84,11 +85,19 @@ def train(
         if (devices or 1) * (nodes or 1) > 1:
             raise UsageError("Several seeds are trained on one device; devices and nodes are for one run on several.")
         shown = list(progress) if isinstance(progress, Sequence) else None
-        with _free_threads(time_limit):
-            return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, time_limit)
+        with _free_threads(limit):
+            return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, limit)
     assert not isinstance(progress, Sequence)
-    with _free_threads(time_limit):
-        return _train_one(data, chosen, run, places, progress or Silent(), time_limit, devices, nodes)
+    with _free_threads(limit):
+        return _train_one(data, chosen, run, places, progress or Silent(), limit, devices, nodes)
+
+
+def _checked_limit(time_limit: float | str | None) -> float | None:
+    """A time limit in seconds, from a number of them or as the command line takes it."""
+    try:
+        return None if time_limit is None else seconds(time_limit)
+    except ValueError as error:
+        raise UsageError(f"time_limit: {error}.") from None
 
 
 def _free_threads(time_limit: float | None) -> contextlib.AbstractContextManager[None]:
@@ -109,18 +118,18 @@ def _train_one(
     choose_device(settings.runtime)
     ranks = join(settings, get_method(settings.method).terms(settings), devices, nodes)
     if time_limit is not None and ranks.count > 1:
-        raise UsageError("A time limit is for one process: the time of several is not known before they train.")
+        raise UsageError(ONE_PROCESS)
 
     def prepared() -> tuple[Run, ImageSet, Timing | None]:
         images = load(data, **places)
         _check(images, settings)
-        fitted, timing = _fitted(images, settings, time_limit, progress)
-        made = Run.create(Path(run) if run else None, fitted, images, _source(data, **places), ranks.count)
+        timing = timed(images, settings, get_method(settings.method).terms, time_limit, progress.say)
+        made = Run.create(Path(run) if run else None, settings, images, _source(data, **places), ranks.count)
         return made, images, timing
 
     begun = time.monotonic()
     made, images, timing = ranks.first(prepared)
-    deadline = timing.deadline(begun + (time_limit or 0.0)) if timing else None
+    deadline = deadline_of_new(made, timing, begun, time_limit)
     for _ in _training(made, images, progress, ranks, deadline):
         pass
     return made
@@ -141,16 +150,19 @@ def _train_seeds(
     for seed in seeds:
         _check(images, settings.changed(seed=seed))
     shown = progress or [Silent() for _ in seeds]
-    settings, timing = _fitted(images, settings, time_limit / len(seeds) if time_limit else None, shown[0])
+    own = time_limit / len(seeds) if time_limit else None
+    timing = timed(images, settings, get_method(settings.method).terms, own, shown[0].say)
     folder = Path(run) if run else None
     runs = Run.create_for_seeds(folder, settings, seeds, images, _source(data, **places))
-    pieces = []
-    for number, (each, seen) in enumerate(zip(runs, shown, strict=True), 1):
-        # one after the other on a CPU, all at once on a GPU
-        part = 1.0 if choose_device(settings.runtime).type == "cuda" else number / len(runs)
-        deadline = timing.deadline(begun + part * (time_limit or 0.0)) if timing else None
-        pieces.append(_training(each, images, seen, deadline=deadline))
-    return _all(runs, pieces)
+    starts, limit, together = turns(len(runs), time_limit, _on_gpu(runs))
+    begins = zip(runs, starts, strict=True)
+    deadlines = [deadline_of_new(each, timing, begun + start, limit, together) for each, start in begins]
+    waiting = zip(runs, shown, deadlines, strict=True)
+    return _all(runs, [_training(each, images, seen, deadline=deadline) for each, seen, deadline in waiting])
+
+
+def _on_gpu(runs: Sequence[Run]) -> bool:
+    return all(choose_device(run.settings.runtime).type == "cuda" for run in runs)
 
 
 def resume(
@@ -161,45 +173,62 @@ def resume(
     progress: Progress | Sequence[Progress] | None = None,
     devices: int | None = None,
     nodes: int | None = None,
+    time_limit: float | str | None = None,
 ) -> Any:
     """Continue a run that was interrupted, from its newest checkpoint; a finished run is returned as it is.
 
     Several runs, or a folder of several seeds, are continued as `train` does with seeds, and returned as a list. A
     single run may continue with another number of `devices` or `nodes` than it was started with. Nothing is
-    downloaded: a benchmark that is not found any more is looked for in `data_dir`.
+    downloaded: a benchmark that is not found any more is looked for in `data_dir`. What is left of the time limit that
+    a run was started with still holds; a `time_limit` for all that is left to do takes its place.
     """
+    limit = _checked_limit(time_limit)
     several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
     every = [each for run in several for each in ([run] if isinstance(run, Run) else open_runs([Path(run)]))]
     if len(every) == 1 and isinstance(runs, Run | str | os.PathLike):
         assert not isinstance(progress, Sequence)
-        return _resume_one(every[0], data, data_dir, progress or Silent(), devices, nodes)
+        return _resume_one(every[0], data, data_dir, progress or Silent(), devices, nodes, limit)
     shown = progress if isinstance(progress, Sequence) else [Silent() for _ in every]
-    return _resume_several(every, data, data_dir, shown)
+    return _resume_several(every, data, data_dir, shown, limit)
 
 
 def _resume_one(
-    run: Run, data: ImageSet | None, data_dir: Any, progress: Progress, devices: int | None, nodes: int | None
+    run: Run,
+    data: ImageSet | None,
+    data_dir: Any,
+    progress: Progress,
+    devices: int | None,
+    nodes: int | None,
+    limit: float | None,
 ) -> Run:
+    until = time.monotonic() + limit if limit else None
     if run.finished:
         run.check_whole()
         return run
     run.check_unedited()
     ranks = join(run.settings, get_method(run.settings.method).terms(run.settings), devices, nodes)
+    if limit and ranks.count > 1:
+        raise UsageError(ONE_PROCESS)
     images = ranks.first(lambda: run.load_data(data, data_dir))
-    for _ in _continued(run, images, progress, ranks):
+    for _ in _continued(run, images, progress, ranks, until):
         pass
     return run
 
 
-def _resume_several(runs: list[Run], data: ImageSet | None, data_dir: Any, progress: Sequence[Progress]) -> list[Run]:
+def _resume_several(
+    runs: list[Run], data: ImageSet | None, data_dir: Any, progress: Sequence[Progress], limit: float | None
+) -> list[Run]:
     _one_process()
     loaded: dict[str, ImageSet] = {}
     trainings = {}
+    begun, unfinished = time.monotonic(), [run for run in runs if not run.finished]
+    starts, own, _ = turns(len(unfinished), limit, _on_gpu(unfinished))
+    ends = {run: begun + start + own if own else None for run, start in zip(unfinished, starts, strict=True)}
     for run, seen in zip(runs, progress, strict=True):
-        if not run.finished:
+        if run in ends:
             where = repr(run.source)
             loaded[where] = run.load_data(data or loaded.get(where), data_dir)
-            trainings[run] = _continued(run, loaded[where], seen)
+            trainings[run] = _continued(run, loaded[where], seen, until=ends[run])
     failures = _together(list(trainings), list(trainings.values())) | damaged(runs)
     if failures:
         raise SomeFailedError(runs, failures)
@@ -248,25 +277,6 @@ def _chosen(settings: Settings | None, preset: str | None, config: Any, changes:
     return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
 
-def _fitted(
-    images: ImageSet, settings: Settings, limit: float | None, progress: Progress
-) -> tuple[Settings, Timing | None]:
-    """The settings with epochs short enough for the time limit, if there is one, and what was timed."""
-    if limit is None:
-        return settings, None
-    from ebpl.training.time_budget import fit_to_time
-
-    fitted, timing = fit_to_time(images, settings, get_method(settings.method).terms, limit)
-    if fitted == settings:
-        progress.say(f"the whole training will take about {duration(timing.seconds)}, which fits")
-    else:
-        progress.say(
-            f"the whole training would take about {duration(timing.seconds)}; epochs of "
-            f"{fitted.optim.updates_per_epoch} updates make it fit {duration(limit)}"
-        )
-    return fitted, timing
-
-
 def _one_process() -> None:
     """Several runs are trained by one process; among processes that train one run together it is an error."""
     if place().count > 1:
@@ -292,7 +302,11 @@ def _check(images: ImageSet, settings: Settings) -> None:
 
 
 def _training(
-    run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE, deadline: Deadline | None = None
+    run: Run,
+    images: ImageSet,
+    progress: Progress,
+    ranks: Ranks = ALONE,
+    deadline: Deadline | Callable[[], Deadline | None] | None = None,
 ) -> Pieces:
     """A whole training in small pieces, the first of which prepares and the last of which measures."""
     from ebpl.training import checkpoint
@@ -302,11 +316,12 @@ def _training(
     method = get_method(run.settings.method)
     with contextlib.ExitStack() as held:
         ranks.first(lambda: held.enter_context(run.training()))
+        end = deadline() if callable(deadline) else deadline
         callbacks: list[Callback] = []
         trainer = Trainer(
             run.settings, images, method.terms, reinitialise=method.reinitialise, callbacks=callbacks, ranks=ranks
         )
-        trainer.deadline = deadline
+        trainer.deadline = end
         if ranks.is_first:
             callbacks += [RunWriter(run, describe_model(trainer.state.model, images)), RunLog(run)]
             callbacks += [TensorBoard(run.path / "tensorboard")] if run.settings.runtime.tensorboard else []
@@ -322,22 +337,28 @@ def _training(
         ranks.first(lambda: finish(run, trainer))
 
 
-def _continued(run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE) -> Pieces:
-    """The rest of a training, with what it was started with."""
+def _continued(
+    run: Run, images: ImageSet, progress: Progress, ranks: Ranks = ALONE, until: float | None = None
+) -> Pieces:
+    """The rest of a training, with what it was started with; `until` ends it, on the clock of `time.monotonic`."""
     run.check_unedited()
+    terms = get_method(run.settings.method).terms
+    deadline = partial(deadline_to_continue, run, images, terms, until, progress.say) if ranks.count == 1 else None
     then, now = run.environment(), {**describe_environment(run.settings.runtime), "processes": ranks.count}
     for name in ("device", "dtype", "processes"):
         if then.get(name, now[name]) != now[name] and ranks.is_first:
             progress.say(f"The run was started with {name} {then[name]} and continues here with {now[name]}.")
+    if deadline is None and "time_limit" in then and ranks.is_first:
+        progress.say("The time limit that the run was started with is for one process, and does not hold here.")
     if now["device"] != "cpu" or then.get("processes", 1) != ranks.count:
         # on a GPU trainings take turns, and threads change no digit
-        yield from _training(run, images, progress, ranks)
+        yield from _training(run, images, progress, ranks, deadline)
         return
     most = max(os.cpu_count() or 1, now["threads"])  # the run may be foreign
     if (wanted := then.get("threads", now["threads"])) > most:
         progress.say(f"The run was started with {wanted} threads and continues here with {most}.")
     with threads(min(wanted, most)):
-        yield from _training(run, images, progress, ranks)
+        yield from _training(run, images, progress, ranks, deadline)
 
 
 def resume_runs(
@@ -362,7 +383,7 @@ def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = m
     """Train all of them, side by side on a GPU, one after the other elsewhere; the errors of those that failed."""
     from ebpl.training import Training, train_all
 
-    on_gpu = all(choose_device(run.settings.runtime).type == "cuda" for run in runs)
+    on_gpu = _on_gpu(runs)
     for run in runs if on_gpu else ():
         run.record_concurrency(len(runs))
     trainings = [Training(each, on_gpu) for each in pieces]

@@ -120,6 +120,7 @@ def other_labels(state: dict[str, Any]) -> None:
         (lambda state: state.update(ema_updates=None), "ema_updates is not what it should be"),
         (lambda state: state.update(selected=["a"]), "selected is not what it should be"),
         (lambda state: state.update(history=[{"phase": "initial"}]), "history is not what it should be"),
+        (lambda state: state["history"][0].update(updates="many"), "history is not what it should be"),
         (lambda state: state.update(best={"score": 1.0}), "best is not what it should be"),
         (lambda state: state.update(seconds=float("nan")), "seconds is not what it should be"),
         (lambda state: state.update(check={"temperature": 0.5}), "check is not what it should be"),

@@ -1,11 +1,13 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import ebpl
 from ebpl.config.presets import preset
 from ebpl.methods import get_method
 from ebpl.models import GaussianHead, HybridModel
@@ -23,7 +25,7 @@ from ebpl.training.losses import (
     energy_terms,
 )
 from ebpl.training.training_set import ALL, LABELED, UNLABELED
-from tests.helpers import architecture, quick
+from tests.helpers import architecture, quick, trainer_of
 
 
 def judged(model: nn.Module, term: LossTerm, *inputs: Tensor, targets: Tensor | None = None) -> Loss:
@@ -229,3 +231,17 @@ def test_each_term_says_which_images_it_draws_and_what_it_logs() -> None:
         inputs = {Density: [x, x], Coupling: []}.get(kind, [x])
         found = judged(model, term, *inputs, targets=softmax_targets(3))
         assert tuple(found.logs) == term.logs
+
+
+def test_noisy_images_of_the_density_batch_are_clamped_where_that_is_asked_for() -> None:
+    black = ebpl.from_arrays(np.zeros((40, 8, 8), np.uint8), np.arange(40) % 2, name="black")
+
+    def density_batch(clamped: bool) -> torch.Tensor:
+        training = trainer_of(quick(data__pixel_noise=0.5, energy__clamp_images=clamped), black)
+        next(training.work())
+        density = next(term for term in training.step.terms if isinstance(term, Density))
+        return density.views(training.step).inputs[0]
+
+    assert density_batch(False).min() < -1.5
+    inside = density_batch(True)
+    assert (inside.min(), inside.max() > -0.5) == (-1, True)

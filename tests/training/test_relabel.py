@@ -280,3 +280,5 @@ def test_by_confidence_alone_a_class_can_get_none_and_that_is_said() -> None:
     many = {str(i): 100 - i for i in range(8)}
     assert described_counts(many) == "0: 100, 1: 99, 2: 98, 3: 97, 4: 96 and 3 more classes"
     assert described_counts({"a": 0}) == "no class; 1 class got none"
+    six = {str(i): 100 - i for i in range(6)}  # to say that there is one more takes as much room as its name
+    assert described_counts(six) == "0: 100, 1: 99, 2: 98, 3: 97, 4: 96, 5: 95"

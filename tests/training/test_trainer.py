@@ -443,12 +443,14 @@ def test_a_run_that_recovered_trains_with_more_careful_terms() -> None:
     assert (density.weight, density.penalty) == (0.2, 0.0)
     training.seen = 0
     training._recover("it ran away", training.schedule[0])
+    assert training.step.terms[1].penalty == 0.0
+    training._recover("again", training.schedule[0])
     density = training.step.terms[1]
     assert (density.weight, density.penalty, density.center) == pytest.approx((0.2, 0.1, 1.0))
     assert density.weight - 2 * density.penalty * density.center == pytest.approx(0)  # the slope at an energy of 0
-    assert training.step.langevin.steps == 3
+    assert training.step.langevin.steps == 5
     assert training.step.langevin.clamp == (-1.0, 1.0)
-    assert training.state.divergence.learning_rate == pytest.approx(training.settings.optim.learning_rate / 2)
+    assert training.state.divergence.learning_rate == pytest.approx(training.settings.optim.learning_rate / 4)
 
 
 def test_a_run_that_cannot_recover_stops_with_the_reason() -> None:

@@ -10,9 +10,10 @@ import ebpl
 from ebpl.calibration import holdout_mask
 from ebpl.config import Settings
 from ebpl.data.split import split_for
+from ebpl.sampling import FittedGaussian
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.training_set import ALL, LABELED, UNLABELED, TrainingSet, batches, epoch_order
-from tests.helpers import architecture, blobs, quick, random_images
+from tests.helpers import architecture, blobs, quick, random_images, trainer_of
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 20), st.integers(0, 99))
@@ -180,3 +181,15 @@ def test_images_that_are_not_selected_any_more_lose_their_label() -> None:
     assert pseudo.sum(1).nonzero().flatten().tolist() == [2, 5]
     assert pseudo[[2, 5]].argmax(1).tolist() == [1, 2]
     assert targets[: made.labeled].sum(1).tolist() == [1.0] * made.labeled
+
+
+def test_the_gaussian_that_chains_start_from_is_fitted_to_the_networks_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(quick(sgld__start="gaussian"))
+    start, images = trainer.state.buffer.start, trainer.training_set
+    everything = images.take(torch.arange(len(images)))
+    torch.testing.assert_close(start.mean, everything.mean(0))
+    monkeypatch.setattr(FittedGaussian, "MOST", 10)
+    first, again, other = (images.fitted_gaussian(seed).mean for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert trainer_of(quick()).state.buffer.start is None

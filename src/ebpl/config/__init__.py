@@ -142,6 +142,9 @@ class EnergySettings:
     coupling_weight: float = _setting(0.001, "lambda: weight of the coupling of both heads", low=0)
     penalty: float = _setting(0.0, "weight of the squared distance of energies from the centre", low=0)
     center: float = _setting(0.0, "energy that the penalty pulls to")
+    clamp_images: bool = _setting(
+        False, "keep the noisy images of the density batch inside the range of images, as clamped samples are"
+    )
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,10 @@ class SGLDSettings:
     clamp_samples: bool = _setting(False, "keep samples inside the range of images, [-1, 1]")
     chains: int = _setting(64, "chains sampled for each update", low=1, high=100_000)
     buffer_size: int = _setting(10_000, "samples kept in the replay buffer", low=1, high=10_000_000)
-    restart_probability: float = _setting(0.05, "probability that a chain restarts from uniform noise", low=0, high=1)
+    restart_probability: float = _setting(0.05, "probability that a chain restarts", low=0, high=1)
+    start: Literal["uniform", "gaussian"] = _setting(
+        "uniform", "where chains start: uniform noise, or a Gaussian fitted to the training images"
+    )
 
 
 @dataclass(frozen=True)
@@ -321,19 +327,9 @@ class Setting:
         if self.is_optional and text.lower() in ("auto", "none"):
             return None
         if self.type is bool:
-            known = {
-                "true": True,
-                "yes": True,
-                "on": True,
-                "1": True,
-                "false": False,
-                "no": False,
-                "off": False,
-                "0": False,
-            }
-            if text.lower() not in known:
+            if text.lower() not in (*_YES, *_NO):
                 raise UsageError(f"{self.name} is {text!r}, but must be true or false.")
-            return known[text.lower()]
+            return text.lower() in _YES
         if self.type in (int, float):
             try:
                 return self.type(text)
@@ -342,6 +338,7 @@ class Setting:
         return text
 
 
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 

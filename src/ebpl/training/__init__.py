@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,16 +36,37 @@ class Deadline:
     beside: float = 0.0
     """What follows the updates of an epoch."""
 
-    def updates(self, planned: int, epochs: int, steps: int) -> int:
-        """How many updates each of these last epochs, before which there are such steps, may have."""
+    def updates(self, most: int, epochs: int, steps: int) -> int:
+        """How many updates each of these last epochs, before which there are such steps, may have; `most` if it can."""
         left = self.at - time.monotonic() - steps * self.step - self.finish - epochs * self.beside
-        return max(1, min(planned, int(left / (epochs * self.update))))
+        return max(1, int(min(most, left / (epochs * self.update))))
 
     def measured(self, updates: int, seconds: float, beside: float) -> None:
-        """The last epoch took so long: the machine may have become busier, or have less to do."""
+        """The last epoch took so long: the machine may have become busier, or have less to do.
+
+        A slow epoch counts whole, a fast one by half: it may have been a lull.
+        """
         slower = max(seconds, 1e-6) / updates / self.update
+        slower = max(slower, (1 + slower) / 2)
         self.update, self.step, self.finish = self.update * slower, self.step * slower, self.finish * slower
         self.beside = beside
+
+
+def made_updates(history: Iterable[Mapping[str, Any]], full: int) -> int:
+    """Updates of these epochs, which have `full` each unless a time limit has shortened them."""
+    return sum(row.get("updates", full) for row in history)
+
+
+def shortened(made: float, full: float) -> str:
+    """What a time limit has made of a training that has so many updates by its settings; nothing if it made them all.
+
+    >>> shortened(41, 100), shortened(100, 100)
+    ('The time limit shortened training to 41 % of the updates of its settings.', '')
+    """
+    if not 0 <= made < full:
+        return ""
+    share = f"{min(99.0, 100 * made / full):.0f}" if made > 0.01 * full else "less than 1"
+    return f"The time limit shortened training to {share} % of the updates of its settings."
 
 
 class Training:

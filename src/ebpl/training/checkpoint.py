@@ -16,9 +16,11 @@ from torch import Tensor
 from ebpl.calibration import CalibrationCheck
 from ebpl.config.compat import modern_checkpoint
 from ebpl.errors import RunError, is_memory
-from ebpl.io import is_number, write_bytes
+from ebpl.io import is_number, is_whole, write_bytes
 
 KEPT = 2
+MOST_UPDATES = 10**9
+"""Of an epoch; its settings allow no more."""
 _NAME = re.compile(r"epoch-(\d{6})-([0-9a-f]{8})\.pt")
 
 
@@ -92,7 +94,8 @@ def trusted(state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[No
 
 def _is_history(value: Any) -> bool:
     names = {"phase", "epoch", "loss", "pseudo_labels"}
-    return isinstance(value, list) and all(isinstance(row, dict) and names <= row.keys() for row in value)
+    rows = isinstance(value, list) and all(isinstance(row, dict) and names <= row.keys() for row in value)
+    return rows and all(is_whole(row.get("updates", 1)) and row.get("updates", 1) <= MOST_UPDATES for row in value)
 
 
 def _is_positions(value: Any) -> bool:

@@ -15,6 +15,8 @@ RATE_FACTOR = 0.5
 CLIP = 1.0
 PENALTY = 0.5
 """Of the weight of the density."""
+PENALTY_FROM = 2
+"""The recovery from which on there is a penalty."""
 HEALTHY = 0.1
 SAMPLING_FACTOR = 1.5
 WORSE_THAN_CHANCE = 2.0
@@ -67,19 +69,18 @@ class Divergence:
         """The settings to continue with: as given, or more careful once the run has recovered from a divergence.
 
         Divergence is a race that the sampler loses: the energies move faster than the chains can follow, or become so
-        steep that a step overshoots. The penalty on squared energies bounds how far apart images and samples can be
-        pushed, and clamped samples cannot fly off. Its centre pulls the energies of images to zero.
+        steep that a step overshoots. Clamped samples cannot fly off, and from the second time on a penalty on squared
+        energies bounds how far apart images and samples can be pushed; its centre pulls the energies of images to
+        zero. Not the first time, since with it the energy model is no longer a likelihood.
         """
         changes: dict[str, Any] = {"sgld.steps": self.sgld_steps}
         if self.healed:
+            clip = min(settings.optim.gradient_clip or CLIP, CLIP)
+            changes |= {"sgld.clamp_samples": True, "optim.gradient_clip": clip}
+        if self.healed >= PENALTY_FROM:
             weight = settings.energy.weight
             penalty = max(settings.energy.penalty, PENALTY * weight)
-            changes |= {
-                "sgld.clamp_samples": True,
-                "optim.gradient_clip": min(settings.optim.gradient_clip or CLIP, CLIP),
-                "energy.penalty": penalty,
-                "energy.center": weight / (2 * penalty) if penalty else 0.0,
-            }
+            changes |= {"energy.penalty": penalty, "energy.center": weight / (2 * penalty) if penalty else 0.0}
         return settings.changed(changes)
 
     def recover(self, reason: str, phase: str, epoch: int, kept: bool = True) -> str:
@@ -105,8 +106,9 @@ class Divergence:
         self.events.append({**event, "learning_rate": self.learning_rate, "sgld_steps": self.sgld_steps})
         return (
             f"diverged in phase {phase!r}, epoch {epoch}: {reason}. Going back to the last good state, and on with "
-            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps, clamped samples, a "
-            f"clipped gradient, an energy penalty and new random numbers (retry {self.healed} of {self.retries})"
+            f"learning rate {self.learning_rate:.3g}, {self.sgld_steps} SGLD steps, clamped samples, a clipped "
+            f"gradient{', an energy penalty' * (self.healed >= PENALTY_FROM)} and new random numbers (retry "
+            f"{self.healed} of {self.retries})"
         )
 
     def state(self) -> dict[str, Any]:

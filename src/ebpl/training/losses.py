@@ -108,13 +108,23 @@ class Density(LossTerm):
     stream = ALL
     density = True
 
-    def __init__(self, weight: float = 1.0, penalty: float = 0.0, center: float = 0.0, augmented: bool = False) -> None:
-        self.weight, self.penalty, self.center, self.augmented = weight, penalty, center, augmented
+    def __init__(
+        self,
+        weight: float = 1.0,
+        penalty: float = 0.0,
+        center: float = 0.0,
+        augmented: bool = False,
+        clamped: bool = False,
+    ) -> None:
+        self.weight, self.penalty, self.center = weight, penalty, center
+        self.augmented, self.clamped = augmented, clamped
 
     def views(self, step: TrainStep) -> Views:
         samples = step.sample()
         images = step.training_set.take(step.positions[ALL])
-        return Views([step.noisy(step.weak(images) if self.augmented else images), samples])
+        images = step.noisy(step.weak(images) if self.augmented else images)
+        # the noise takes black and white pixels to where no clamped sample can be
+        return Views([images.clamp(-1, 1) if self.clamped else images, samples])
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
         images, samples = (each.energies for each in outputs)
@@ -183,5 +193,6 @@ def energy_terms(settings: Settings) -> list[LossTerm]:
     Where outliers are rejected, the density is at first learned from only the few labelled images, as weak views.
     """
     chosen = settings.energy
-    density = Density(chosen.weight, chosen.penalty, chosen.center, bool(settings.curriculum.reject_outliers))
+    augmented = bool(settings.curriculum.reject_outliers)
+    density = Density(chosen.weight, chosen.penalty, chosen.center, augmented, chosen.clamp_images)
     return [density, Coupling(chosen.coupling_weight)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ebpl.calibration import apply_temperature
 from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
+from ebpl.errors import number_of, some_of
 from ebpl.models.outliers import belonging, cross_validated_distances, fit_detector
 from ebpl.models.predictions import Predictions
 from ebpl.training.training_set import TrainingSet
@@ -20,7 +21,7 @@ from ebpl.training.training_set import TrainingSet
 PSEUDO_LABELS = "pseudo_labels"
 """The folder of a run with a list for each step."""
 SHOWN_CLASSES = 5
-"""Of more classes, only those with the most pseudo-labels are named."""
+"""Of many classes, only those with the most pseudo-labels are named."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def phases(settings: Settings) -> list[Phase]:
     ]
 
 
-def lr_factor(settings: Settings, progress: float, updates: int) -> float:
+def lr_factor(settings: Settings, progress: float, updates: float) -> float:
     """The factor of the learning rate after this fraction of a phase and `updates` since an initialisation.
 
     It rises linearly while the weights are fresh, and falls along half a cosine over the phase.
@@ -120,11 +121,10 @@ def described_counts(counts: Mapping[str, int]) -> str:
     'dog: 9, cat: 7; 1 class got none'
     """
     given = sorted((pair for pair in counts.items() if pair[1]), key=lambda pair: -pair[1])
-    text = ", ".join(f"{name}: {number}" for name, number in given[:SHOWN_CLASSES]) or "no class"
-    if more := len(given) - SHOWN_CLASSES if len(given) > SHOWN_CLASSES else 0:
-        text += f" and {more} more {'class' if more == 1 else 'classes'}"
+    shown = [f"{name}: {number}" for name, number in given]
+    text = some_of(shown, SHOWN_CLASSES, many="more classes") or "no class"
     none = len(counts) - len(given)
-    return text + (f"; {none} {'class' if none == 1 else 'classes'} got none" if none else "")
+    return text + (f"; {number_of(none, 'class', 'classes')} got none" if none else "")
 
 
 def select(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
-from ebpl.errors import UsageError
+from ebpl.errors import UsageError, number_of
+from ebpl.io import write_json
 from ebpl.models.predictions import BATCH, predict
+from ebpl.runs import Run
+from ebpl.runs.reader import ENVIRONMENT, LONGEST, METRICS_TABLE, finite, read_table
+from ebpl.terminal import duration
 from ebpl.training import Deadline
 from ebpl.training.relabel import phases
 from ebpl.training.trainer import Terms, Trainer
@@ -38,9 +43,13 @@ class Timing:
     finish: float = 0.0
     """Seconds of the predictions after the last update."""
 
-    def deadline(self, at: float) -> Deadline:
-        """A moment to end at, on the clock of `time.monotonic`, from what was measured."""
-        return Deadline(at, self.update, self.step, self.finish)
+    def deadline(self, begun: float, limit: float, together: int = 1) -> Deadline:
+        """The end of so many seconds from `begun`, on the clock of `time.monotonic`, with what was measured.
+
+        A training that does not fit is planned with a part of them. `together`: so many share the device.
+        """
+        at = begun + (limit if together * self.seconds <= limit else MARGIN * limit)
+        return Deadline(at, together * self.update, together * self.step, together * self.finish)
 
 
 def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: float = 2.0) -> Timing:
@@ -100,14 +109,15 @@ def _wait(trainer: Trainer) -> None:
         torch.cuda.synchronize(trainer.device)
 
 
-def fit_to_time(data: ImageSet, settings: Settings, terms: Terms, limit: float) -> tuple[Settings, Timing]:
-    """Settings whose training takes no longer than `limit` seconds here, and how long those given would have taken.
+def fit_to_time(data: ImageSet, settings: Settings, terms: Terms, limit: float) -> tuple[int | None, Timing]:
+    """How many updates an epoch may have to be done in `limit` seconds here, and how long all would take.
 
-    Epochs get fewer updates, so that every phase keeps its share. A training that fits is left as it is.
+    Epochs get fewer updates, so that every phase keeps its share; None if the training fits as it is. It is the first
+    plan only: the settings stay as they are, and a `Deadline` plans every epoch by what the last one took.
     """
     timing = time_training(data, settings, terms)
     if timing.seconds <= limit:
-        return settings, timing
+        return None, timing
     epochs = sum(phase.epochs for phase in phases(settings))
     beside = timing.seconds - timing.updates * timing.update  # the start, and predictions
     updates = int((MARGIN * limit - beside) / timing.update / epochs)
@@ -117,5 +127,75 @@ def fit_to_time(data: ImageSet, settings: Settings, terms: Terms, limit: float) 
             f"Nothing of use can be trained in {limit:.0f} s here: at least {least:.0f} s are needed with these "
             "settings. Allow more time, or choose a smaller network (--preset quick, --width)."
         )
-    warmup = min(settings.optim.warmup_updates, updates * settings.optim.epochs // 8)
-    return settings.changed(optim__updates_per_epoch=updates, optim__warmup_updates=warmup), timing
+    return updates, timing
+
+
+def timed(
+    data: ImageSet, settings: Settings, terms: Terms, limit: float | None, say: Callable[[str], None]
+) -> Timing | None:
+    """What was timed, where there is a limit in seconds; says whether the training fits."""
+    if limit is None:
+        return None
+    updates, timing = fit_to_time(data, settings, terms, limit)
+    if updates is None:
+        say(f"the whole training will take about {duration(timing.seconds)}, which fits")
+    else:
+        say(
+            f"the whole training would take about {duration(timing.seconds)}; epochs of "
+            f"{number_of(updates, 'update')} make it fit {duration(limit)}, and get longer again where time is left"
+        )
+    return timing
+
+
+def turns(runs: int, limit: float | None, on_gpu: bool) -> tuple[list[float], float | None, int]:
+    """When each of several runs begins, how long it has, and how many share the device.
+
+    On a GPU all do, elsewhere they take turns.
+
+    >>> turns(2, 10.0, on_gpu=False), turns(2, 10.0, on_gpu=True)
+    (([0.0, 5.0], 5.0, 1), ([0.0, 0.0], 10.0, 2))
+    """
+    if limit is None or on_gpu:
+        return [0.0] * runs, limit, runs
+    return [number * limit / runs for number in range(runs)], limit / max(1, runs), 1
+
+
+def deadline_of_new(
+    run: Run, timing: Timing | None, begun: float, limit: float | None, together: int = 1
+) -> Deadline | None:
+    """When a new run that was timed is to end; its limit is noted with it. None where it has none."""
+    if timing is None or limit is None:
+        return None
+    record_limit(run, limit)
+    return timing.deadline(begun, limit, together)
+
+
+def record_limit(run: Run, seconds: float) -> None:
+    """Note the time limit with the run, so that it holds when the run is resumed."""
+    write_json(run.path / ENVIRONMENT, {**run.environment(), "time_limit": min(float(seconds), LONGEST)})
+
+
+def deadline_to_continue(
+    run: Run, data: ImageSet, terms: Terms, until: float | None, say: Callable[[str], None]
+) -> Deadline | None:
+    """When a run that continues is to end: `until`, on the clock of `time.monotonic`, or when its own limit is spent.
+
+    None where it has no limit. However little time is left, each epoch gets an update.
+    """
+    begun, limit = time.monotonic(), run.environment().get("time_limit")
+    seconds = [finite(row.get("seconds")) or 0.0 for row in read_table(run.path, METRICS_TABLE)]
+    spent = max([0.0, *seconds])
+    if until is not None:
+        left = max(1e-3, until - begun)
+        record_limit(run, spent + left)
+        say(f"the rest of the training has {duration(left)}; epochs are shortened where that is too little")
+    elif limit is not None:
+        left = max(0.0, float(limit) - spent)
+        say(
+            f"{duration(left)} are left of the time limit of {duration(limit)}; epochs are shortened where that is too "
+            "little (--time-limit sets another)"
+        )
+    else:
+        return None
+    timing = time_training(data, run.settings, terms, min(2.0, left / 20))
+    return Deadline(begun + MARGIN * left, timing.update, timing.step, timing.finish)

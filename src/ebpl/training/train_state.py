@@ -15,7 +15,7 @@ from ebpl.config import Settings
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
 from ebpl.rng import derived_seed, generator
-from ebpl.sampling import ReplayBuffer
+from ebpl.sampling import FittedGaussian, ReplayBuffer
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.divergence import Divergence
 
@@ -70,10 +70,11 @@ class TrainState:
         self.divergence = Divergence.of(settings)
         self.seconds = 0.0
 
-    def create_buffer(self, shape: tuple[int, ...]) -> None:
-        """A replay buffer for samples of this shape."""
-        size = self.ranks.share(self.settings.sgld.buffer_size)
-        self.buffer = ReplayBuffer(size, shape, self.settings.sgld.restart_probability, self.device)
+    def create_buffer(self, shape: tuple[int, ...], start: FittedGaussian | None = None) -> None:
+        """A replay buffer for samples of this shape, whose chains start from uniform noise or from this Gaussian."""
+        sgld = self.settings.sgld
+        size = self.ranks.share(sgld.buffer_size)
+        self.buffer = ReplayBuffer(size, shape, sgld.restart_probability, self.device, start)
 
     def _create_optimizer_state(self) -> None:
         """Adam creates its moments at the first step; a step at rate 0 makes them exist from the start."""

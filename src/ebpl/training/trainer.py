@@ -12,15 +12,16 @@ from torch import Tensor
 
 from ebpl.calibration import MIN_HOLDOUT, CalibrationCheck, apply_temperature, revalidate_temperature
 from ebpl.config import Settings
-from ebpl.data.dataset import ImageSet
+from ebpl.data.dataset import ImageSet, in_training
 from ebpl.devices import choose_device, choose_dtype
+from ebpl.errors import number_of, some_of
 from ebpl.metrics.calibration import expected_calibration_error
 from ebpl.metrics.classification import accuracy
 from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions
 from ebpl.rng import derived_seed, generator
 from ebpl.terminal import facts_in_words
-from ebpl.training import Deadline, checkpoint, divergence
+from ebpl.training import Deadline, checkpoint, divergence, made_updates, shortened
 from ebpl.training.callbacks import Callback
 from ebpl.training.distributed import ALONE, Ranks, features_together, predict_together
 from ebpl.training.divergence import Diverged, Divergence
@@ -63,7 +64,8 @@ class Trainer:
         self.state = TrainState(architecture, settings, self.device, ranks, model)
         self.state.targets = self.training_set.targets
         if density:
-            self.state.create_buffer(tuple(self.training_set.inputs.shape[1:]))
+            start = self.training_set.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
+            self.state.create_buffer(tuple(self.training_set.inputs.shape[1:]), start)
         self.schedule = phases(settings)
         self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
         self.epoch_updates = self.updates
@@ -99,6 +101,8 @@ class Trainer:
                 progress = self.state.progress
                 if progress.epoch >= self.schedule[progress.phase].epochs:
                     self._end_phase()
+            if less := shortened(made_updates(self.state.progress.history, self.updates), self.total_updates):
+                self.say(less)
         except KeyboardInterrupt:
             # the last epoch that was finished; not among several processes, whose chains cannot be gathered any more
             if self.healthy and self.last_good["history"] and self.ranks.count == 1:
@@ -116,8 +120,6 @@ class Trainer:
                 stored = state.with_own_chains(stored)
                 state.restore(stored)
                 state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
-                if shortened := (state.progress.history or [{}])[-1].get("updates"):  # by a time limit
-                    self.epoch_updates = max(1, min(int(shortened), self.updates))
         else:
             state.initialise("start")
             state.restart_chains("start")
@@ -142,23 +144,22 @@ class Trainer:
     def introduction(self) -> list[str]:
         """What is trained on what, and what looks odd about it."""
         data, images, settings = self.training_set.data, self.training_set, self.settings
-        chosen_by = (
-            f"{len(images.validation)} more choose the weights" if images.validation else "the last weights are kept"
-        )
+        validation, test = len(images.validation or ()), images.counts()["test"]
+        chosen_by = f"{validation} more choose the weights" if validation else "the last weights are kept"
         shown = [f"{name} {count}" for name, count in images.counts()["labelled"].items()]
-        classes = ", ".join(shown[:12]) + (f" ... and {len(shown) - 12} more" if len(shown) > 12 else "")
         numbers = str(self.dtype).removeprefix("torch.")
         epochs = len(self.state.progress.history)
         return [
             *data.notes,
+            *in_training(data.test_in_training, test, f"the {test} test images", "the test results are"),
             *(["there are no unlabelled images to learn from"] if not images.unlabeled else []),
             f"{data.name}: {images.labeled} labelled, {images.unlabeled} unlabelled images of "
-            f"{' x '.join(map(str, data.shape))} in {len(data.classes)} classes; {chosen_by}",
-            f"labels: {classes}",
+            f"{data.shape[2]} x {data.shape[1]} pixels in {len(data.classes)} classes; {chosen_by}",
+            f"labels: {some_of(shown, 12)}",
             *self._holdout_lines(),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
             f"{numbers} on {self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
-            *([f"continuing after {epochs} epochs"] if epochs else []),
+            *([f"continuing after {number_of(epochs, 'epoch')}"] if epochs else []),
         ]
 
     def _holdout_lines(self) -> list[str]:
@@ -271,7 +272,8 @@ class Trainer:
                 place.copy_(positions[i])
             step.ema_weight.fill_(state.next_ema_weight())
             fraction = (epoch + i / count) / phase.epochs
-            self.rate = lr_factor(settings, fraction, state.ema_updates) * state.divergence.learning_rate
+            whole = state.ema_updates * self.updates / count  # so that the warm-up is shortened as well
+            self.rate = lr_factor(settings, fraction, whole) * state.divergence.learning_rate
             state.set_learning_rate(self.rate)
             self.run_step()
             if (i + 1) % self.check_every == 0 or i + 1 == count:
@@ -329,8 +331,7 @@ class Trainer:
             row["validation_confidence"] = float(probabilities.max(1).mean())
         row |= {"learning_rate": self.rate, "sgld_steps": state.divergence.sgld_steps}
         row |= {"healed": state.divergence.healed, "seconds": round(state.seconds, 3)}
-        if self.deadline is not None or self.epoch_updates < self.updates:
-            row["updates"] = self.epoch_updates
+        row |= {"updates": self.epoch_updates} if self.deadline else {}
         progress.history.append(row)
         if not progress.best or score > progress.best["score"]:
             weights = {name: tensor.detach().clone() for name, tensor in state.predictor.state_dict().items()}

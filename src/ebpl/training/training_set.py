@@ -16,6 +16,8 @@ from ebpl.config import Settings
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.data.split import split_for
 from ebpl.models import Backbone
+from ebpl.rng import generator
+from ebpl.sampling import FittedGaussian
 from ebpl.training.distributed import Ranks
 
 LABELED, ALL, UNLABELED = "labeled", "all", "unlabeled"
@@ -94,6 +96,11 @@ class TrainingSet:
     def take(self, index: Tensor) -> Tensor:
         """The network's inputs at these positions."""
         return self.backbone.scale(self.inputs[index])
+
+    def fitted_gaussian(self, seed: int) -> FittedGaussian:
+        """A Gaussian with the mean and covariance of the network's inputs, or of some of them, chosen by the seed."""
+        some = torch.randperm(len(self), generator=generator(seed, "start"))[: FittedGaussian.MOST]
+        return FittedGaussian(self.take(some.to(self.inputs.device)))
 
     def set_pseudo_labels(self, selected: NDArray[np.int64], targets: NDArray[np.float64]) -> None:
         """Let these unlabelled images, and no others, have these target distributions."""

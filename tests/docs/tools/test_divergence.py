@@ -12,6 +12,10 @@ def test_what_is_said_of_a_recovery_is_what_it_does() -> None:
     assert f"times {state.learning_rate / settings.optim.learning_rate:g} " in text
     assert f"times {state.sgld_steps / settings.sgld.steps:g}," in text
     assert f"at most {careful.optim.gradient_clip:g} " in text
+    assert careful.energy == settings.energy
+    state.recover("again", "initial", 1)
+    careful = state.careful(settings)
+    assert "from recovery 2 on" in text
     assert f"at least {careful.energy.penalty / settings.energy.weight:g} times" in text
     assert careful.sgld.clamp_samples
     assert careful.energy.center == careful.energy.weight / (2 * careful.energy.penalty)
