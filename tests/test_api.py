@@ -260,3 +260,11 @@ def test_nothing_is_downloaded_because_a_run_names_it(monkeypatch: pytest.Monkey
         with pytest.raises(DataError, match=rf"CIFAR-10 is not here[\s\S]*{where or 'cache'}[\s\S]*--data-dir"):
             ebpl.resume(run, data_dir=where)
     assert not asked
+
+
+def test_a_time_limit_is_given_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebpl.api._train_one", lambda *arguments: arguments)
+    assert 480.0 in ebpl.train("digits", time_limit="8m")
+    for wrong in ("banana", 0, -1, "nan"):
+        with pytest.raises(UsageError, match=r"time_limit: .* is not a time\. Give for instance 90"):
+            ebpl.train("digits", time_limit=wrong)

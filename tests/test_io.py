@@ -18,6 +18,7 @@ from ebpl.io import (
     RUN_FILES,
     Row,
     check_output,
+    check_table_name,
     is_number,
     is_text,
     is_whole,
@@ -250,3 +251,16 @@ def test_what_is_streamed_is_on_the_disk_before_its_name_is(monkeypatch: pytest.
     write_all("a.csv", rows())
     write_text(Path("b.txt"), "text")
     assert done == ["file", "rename", "dir"] * 2
+
+
+@pytest.mark.parametrize("name", ["-", "labels", "a.csv", "A.CSV", "a.txt", "dir.x/labels", "a.parquet", "a.pq"])
+def test_a_table_may_have_a_name_of_what_it_is(name: str) -> None:
+    check_table_name(name)
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.tsv", "a.json", "a.csv.gz"])
+def test_a_table_may_not_have_the_name_of_another_format(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"not written as {Path(name).suffix}\. .*\.csv.* or \.parquet"):
+        check_table_name(name)
+    with pytest.raises(UsageError, match=r"not written as \.parquet\. .*\.csv \(spreadsheets open it\)\.$"):
+        check_table_name("a.parquet", parquet=False)

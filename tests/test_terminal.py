@@ -11,6 +11,7 @@ from ebpl.terminal import (
     Lines,
     duration,
     measures_table,
+    seconds,
     seeds_table,
     show,
     terminal_progress,
@@ -146,3 +147,16 @@ def test_of_many_seeds_the_range_is_shown(capsys) -> None:
     printed = capsys.readouterr().out
     assert "lowest" in printed
     assert f"{100 * min(result['accuracy'] for result in results.values()):.1f}" in printed
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"), [(90, 90), ("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400), (0.5, 0.5)]
+)
+def test_a_time_is_a_number_of_seconds_or_has_a_unit(time: float | str, expected: float) -> None:
+    assert seconds(time) == expected
+
+
+@pytest.mark.parametrize("time", ["banana", "", "-3", 0, -1.0, "nan", float("inf"), "8 min", True])
+def test_what_is_no_time_is_said(time: float | str) -> None:
+    with pytest.raises(ValueError, match=r"is not a time\. Give for instance 90, 90s, 20m or 1\.5h"):
+        seconds(time)

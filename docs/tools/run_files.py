@@ -12,14 +12,15 @@ from docs.tools.text import code, table
 
 FILES = {
     "settings.toml": "where the data came from (`[source]`), and every setting (`[settings]`, one table per group)",
-    "environment.json": "versions, commit, device, threads, command and start time",
+    "environment.json": "versions, commit, device, threads, command, start time, and the time limit if there is one",
     "metrics.csv": "one row per epoch, see below",
     "train.log": "messages with times: the data, each epoch, divergences and recoveries",
     "pseudo_labels/step-N.csv": "the pseudo-labels of curriculum step N, the most confident first",
     "pseudo_labels/outliers-N.csv": "images rejected as outliers in step N, with `curriculum.reject_outliers`",
     "best.safetensors": "the selected weights; class names, image shape and architecture are in the file's metadata",
     "test_metrics.json": "the result, see below; written last, so a run that has it is finished",
-    "details.npz": "arrays behind figures: predictions for the test images, samples, and the first step's selection",
+    "details.npz": "arrays behind figures: predictions for the test images and their true classes, samples, and the "
+    "first step's selection",
     "checkpoints/epoch-N-DIGEST.pt": "the two newest checkpoints",
     "report.html": "written by `ebpl report`",
     "model.onnx": "written by `ebpl export`",
@@ -65,7 +66,8 @@ RESULT = {
     "reliability": "15 bins of confidence with the number of images, their accuracy and mean confidence",
     "chosen": "phase and epoch of the selected weights, and how they were selected",
     "last": "metrics of the last averaged weights, which are selected without labels",
-    "images": "number of labelled (by class), unlabelled, validation and test images",
+    "images": "number of labelled (by class), unlabelled, validation and test images, and of the test images that are "
+    "also among the training images (`test_in_training`)",
     "check": "what the calibration holdout has shown (`curriculum.calibration_holdout`); null where there is none",
     "majority_share": "share of the largest class among the labelled test images: the accuracy of always naming it",
     "never_predicted": "classes of test images that no test image was predicted to be",
@@ -75,6 +77,7 @@ RESULT = {
     "class_means": "mean probability of each class over training images, for `ebpl predict --decide balanced`",
     "curves": "some columns of `metrics.csv`, rounded",
     "training_energies": "201 quantiles of the energies of training images, from which outliers are judged",
+    "updates": "updates that were made (`made`), and those that the settings ask for (`of`); fewer under a time limit",
     "seconds": "training time, without reading data and evaluation",
     "healed_divergences": "where training diverged, why, and the learning rate and sampling steps after recovery",
 }
@@ -82,7 +85,8 @@ RESULT = {
 PREDICTIONS = {
     "image": "path of the file",
     "label": "most probable class; empty below `--abstain-below`, and for an outlier unless `--label-outliers`",
-    "decision": "with `--decide balanced`: the class most probable compared with its mean over the training images",
+    "decision": "with `--decide balanced`: the class most probable compared with its mean over the training images; "
+    "with a CSV of costs: the class of the least expected cost",
     "confidence": "its probability",
     "energy": "higher means less like the training images",
     "outlier": "`yes` above the energy of `--outlier-quantile` of the training images; empty without a density",

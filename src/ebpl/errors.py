@@ -82,6 +82,33 @@ def is_memory(error: BaseException | None) -> bool:
     return here or is_memory(error.__context__)
 
 
+def number_of(count: int, one: str, many: str | None = None) -> str:
+    """A number of things, in the singular or plural.
+
+    >>> number_of(1, "image"), number_of(2, "image"), number_of(2, "image is", "images are")
+    ('1 image', '2 images', '2 images are')
+    """
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def some_of(items: Sequence[str], most: int, one: str = "more", many: str = "more") -> str:
+    """The first of these words, and how many more there are; a single one more is named as well.
+
+    >>> some_of(["a", "b", "c"], 2), some_of(["a", "b", "c", "d"], 2), some_of(["a"] * 4, 2, "other", "others")
+    ('a, b, c', 'a, b and 2 more', 'a, a and 2 others')
+    """
+    if len(items) <= most + 1:
+        return ", ".join(items)
+    return f"{', '.join(items[:most])} and {number_of(len(items) - most, one, many)}"
+
+
+def several(what: str, items: Sequence[str], shown: int = 10) -> str:
+    """A text that lists the first few of what is wrong and counts the rest; a single one more is listed as well."""
+    most = shown if len(items) > shown + 1 else shown + 1
+    more = f"\n  ... and {len(items) - most} more" if len(items) > most else ""
+    return what + ":\n  " + "\n  ".join(items[:most]) + more
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """The end of an error message: the nearest known words, or all of them when none is near."""
     known = sorted(set(known))

@@ -17,7 +17,7 @@ from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, fin
 from ebpl.data.dataset import ImageSet, check
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
-from ebpl.errors import EbplError, is_memory
+from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
 from ebpl.training.time_budget import Timing, time_training
 
@@ -167,10 +167,9 @@ def _problems(
         text = f"{_appear(groups)} both in training and in test or validation. "
         yield Problem("leak", True, text + "What is measured there will look better than it is; keep one of each.")
     if found.unreadable:
-        many = len(found.unreadable) > 1
-        text = f"{len(found.unreadable)} images cannot be read" if many else "1 image cannot be read"
-        text += f", and training stops at {'them' if many else 'it'}. Repair {'them' if many else 'it'}, take "
-        yield Problem("unreadable", True, text + f"{'them' if many else 'it'} out, or add --skip-unreadable.")
+        them = "them" if len(found.unreadable) > 1 else "it"
+        text = f"{number_of(len(found.unreadable), 'image')} cannot be read, and training stops at {them}. "
+        yield Problem("unreadable", True, text + f"Repair {them}, take {them} out, or add --skip-unreadable.")
     few = {label: count for label, count in used.items() if 0 < count < FEW_LABELS}
     if few and reason is None:
         text = f"Few labels: {_listed(few)}. Label at least {FEW_LABELS} of each class; once there is a run, "
@@ -206,7 +205,7 @@ def _busy(device: str) -> list[Problem]:
 
 
 def _appear(groups: Sequence[Group]) -> str:
-    return f"{len(groups)} images appear" if len(groups) > 1 else "1 image appears"
+    return number_of(len(groups), "image appears", "images appear")
 
 
 def _shown(group: Group, most: int = 3) -> str:
@@ -216,8 +215,7 @@ def _shown(group: Group, most: int = 3) -> str:
 
 
 def _listed(counts: dict[str, int], most: int = 10) -> str:
-    parts = [f"{label} {count}" for label, count in list(counts.items())[:most]]
-    return ", ".join(parts) + (f" and {len(counts) - most} more" if len(counts) > most else "")
+    return some_of([f"{label} {count}" for label, count in counts.items()], most)
 
 
 def _alike(classes: tuple[str, ...]) -> str:

@@ -100,6 +100,17 @@ def check_output(path: str | os.PathLike[str], force: bool, inside: Path | None 
         raise write_failed(target, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
+def check_table_name(path: str | os.PathLike[str], parquet: bool = True) -> None:
+    """Refuse, before any work is done, a table whose name promises a format that it would not have."""
+    ending = Path(path).suffix.lower()
+    if str(path) == "-" or ending in ("", ".csv", ".txt") or (parquet and ending in PARQUET):
+        return
+    other = " or .parquet" if parquet else ""
+    raise UsageError(
+        f"{path}: tables are not written as {ending}. Give a name that ends in .csv (spreadsheets open it){other}."
+    )
+
+
 def _is_run_file(target: Path, run: Path) -> bool:
     """Whether a training writes this file into the run directory, or into that of one of its seeds."""
     place = target.parent.resolve() / target.name
@@ -299,7 +310,7 @@ class _ParquetRows:
 
     def _type(self, name: str) -> Any:
         """Not from the first rows: an image that cannot be read has no values to infer a type from."""
-        if name in ("image", "label", "problem"):
+        if name in ("image", "label", "decision", "problem"):
             return self.arrow.string()
         return self.arrow.bool_() if name == "outlier" else self.arrow.float32()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 import time
@@ -186,6 +187,23 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60:02d} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def seconds(time: float | str) -> float:
+    """Seconds from a number of them, or from 90, 90s, 20m or 1.5h; a `ValueError` says what is wrong.
+
+    >>> seconds("1.5h"), seconds(90)
+    (5400.0, 90.0)
+    """
+    text = str(time)
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        value = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r} is not a time. Give for instance 90, 90s, 20m or 1.5h")
+    return value
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from ebpl.errors import DataError, UsageError
 from ebpl.inspection import FEW_LABELS, Inspection, inspect
 from ebpl.labeling.label_studio import NAME
 from ebpl.training.time_budget import Timing
-from tests.helpers import blobs, random_images, write_png
+from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
 from tests.test_inspection import good_folder
 
 SETTINGS = [
@@ -118,6 +118,34 @@ def test_a_sheet_that_nobody_filled_in_adds_no_label(capsys) -> None:
     assert "--output labelled-2.csv" in capsys.readouterr().out  # what it says can be typed
 
 
+def test_a_folder_with_damaged_files_goes_the_whole_round(capsys: pytest.CaptureFixture[str]) -> None:
+    class_folders(Path("pets"))
+    Path("pets/unlabeled/empty.png").touch()
+    assert main(["train", "pets", *QUICK, "--pseudo-labels", "none", "--run", "run", "--skip-unreadable"]) == 0
+    assert main(["suggest", "run", "--n", "2", "--output", "next.csv", "--with-outliers"]) == 0
+    (command,) = re.findall("  ebpl (add-labels .*)", capsys.readouterr().out)
+    assert command.endswith(" --skip-unreadable")
+    with Path("next.csv").open(newline="") as file:
+        rows = [{**row, "label": "cats"} for row in csv.DictReader(file)]
+    with Path("next.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main(shlex.split(command)) == 0
+    said = capsys.readouterr()
+    assert "2 images have a label now" in said.out
+    assert "1 image that cannot be read is left out" in said.err
+    assert int(ebpl.load("labelled.csv").train.labeled.sum()) == 10
+
+
+def test_suggestions_are_not_written_as_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:
+    class_folders(Path("pets"))
+    assert main(["train", "pets", *QUICK, "--pseudo-labels", "none", "--run", "run"]) == 0
+    assert main(["suggest", "run", "--output", "next.xlsx"]) == UsageError.exit_code
+    assert "tables are not written as .xlsx" in capsys.readouterr().err
+    assert not Path("next.xlsx").exists()
+
+
 def test_suggestions_replace_no_file_that_is_there(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     photos()
     assert main(["train", "photos", "--run", "run", *SETTINGS]) == 0
@@ -134,7 +162,7 @@ def test_suggestions_replace_no_file_that_is_there(capsys, monkeypatch: pytest.M
             "n.csv --label-studio t.xml": "tasks.json",
             "n.csv --label-studio -": "tasks.json",
             "n.csv --label-studio next.csv": "exists already",
-            "n.json --label-studio n.json": "different files",
+            "n.txt --label-studio n.txt": "different files",
         }.items():
             capsys.readouterr()
             assert main([*words, *target.split()]) == UsageError.exit_code
@@ -231,7 +259,7 @@ def test_long_lists_of_sizes_and_of_copies_are_cut(shown) -> None:
     printed = shown("pets")
     assert printed.count("(train, cats), ") == SHOWN
     assert "... and 2 more (--json lists all)" in printed
-    assert "sizes (height x width): 8 x 8 (42), " in printed
+    assert "sizes (width x height): 8 x 8 (42), " in printed
     assert " and 2 other sizes" in printed
     assert printed.count(" (1)") == SHOWN - 1
 
@@ -345,7 +373,7 @@ def test_facts_are_told_and_where_nothing_can_be_read_there_are_none(shown) -> N
     for i in range(5):
         (root / "dogs" / f"{i}.png").unlink()
     printed = shown("pets").splitlines()
-    assert "sizes (height x width): 8 x 8 (21)" in printed
+    assert "sizes (width x height): 8 x 8 (21)" in printed
     assert "modes: gray 21" in printed
     assert "training takes them as 8 x 8 x 1 (width x height x channels)" in printed
     assert "largest to smallest class: 2 to 1 in labels" in printed
@@ -353,6 +381,6 @@ def test_facts_are_told_and_where_nothing_can_be_read_there_are_none(shown) -> N
     for path in root.rglob("*.png"):
         path.write_bytes(b"")
     printed = shown("pets").splitlines()
-    assert "sizes (height x width): none" in printed
+    assert "sizes (width x height): none" in printed
     assert "modes: none" in printed
     assert not any("training takes them" in line or "largest to smallest" in line for line in printed)

@@ -76,8 +76,8 @@ def test_evaluate_and_the_report_say_the_same_of_the_confidence(
     run_named("without truth")
     class_folders(Path("photos"), unlabeled=0)
     assert main(["evaluate", "run", "photos"]) == 0
-    said = re.search(r"\((over|under|neither)\)", capsys.readouterr().out)
+    said = re.search(r"\((over|under|within chance)\)", capsys.readouterr().out)
     assert said
     assert main(["report", "run", "--data", "photos", "--output", "page.html"]) == 0
-    word = "neither over- nor under-confident" if said[1] == "neither" else f"It is {said[1]}-confident"
+    word = "neither over- nor under-confident" if said[1] == "within chance" else f"It is {said[1]}-confident"
     assert word in Path("page.html").read_text()

@@ -1,11 +1,13 @@
 import csv
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 import ebpl
 from ebpl.cli import main
-from ebpl.errors import DataError
+from ebpl.errors import DataError, UsageError
 from ebpl.runs import Run
 from tests.helpers import class_folders, quick
 
@@ -58,7 +60,7 @@ def test_outliers_get_no_label_and_the_line_says_how_many_were_left_out(
     assert main([*half, "b.csv", "--label-outliers"]) == 0
     told = capsys.readouterr().err
     assert f"{len(rows)} images, {len(rows)} labelled; " in told
-    assert f"% of the {len(rows) - outliers} that are no outliers right" in told
+    assert f"mean confidence of the {len(rows) - outliers} that are no outliers " in told
     assert f"{outliers} are outliers, unlike the training images: left out of these numbers" in told
 
 
@@ -105,3 +107,69 @@ def test_labels_are_not_written_over_a_file_unless_forced_nor_over_the_run(
     assert Path("mine.csv").read_text() == "precious"
     assert main(["predict", "run", "photos", "--output", "mine.csv", "--force"]) == 0
     assert Path("mine.csv").read_text().startswith("image,label,")
+
+
+def test_what_was_measured_comes_before_the_confidence(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "run", "photos", "--output", "a.csv"]) == 0
+    told = capsys.readouterr().err
+    assert 0 < told.index("measured on the run's 8 test images: ") < told.index("mean confidence ")
+    assert "not measured" not in told
+    assert "about" not in told
+
+
+def test_without_test_images_no_accuracy_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    class_folders(Path("photos"))
+    run = ebpl.train("photos", quick(epochs=3, pseudo_labels="none"), run="run")
+    assert main(["predict", "run", "photos", "--output", "a.csv", "--label-outliers"]) == 0
+    told = capsys.readouterr().err
+    assert re.search(
+        r"; mean confidence [^;]*\d %; how many are right was not measured: the run has no test images", told
+    )
+    assert "To measure it: ebpl evaluate run LABELLED_IMAGES (or train with a part test/ in the data)." in told
+    assert "% right" not in told
+    assert "about" not in told
+    result = json.loads((run.path / "test_metrics.json").read_text())
+    check = {"images": 120, "accuracy": 0.5, "confidence": 0.75, "proof": 0.0, "temperature": 1.0}
+    (run.path / "test_metrics.json").write_text(json.dumps({**result, "check": check}))
+    assert main(["predict", "run", "photos", "--output", "b.csv"]) == 0
+    told = capsys.readouterr().err
+    assert "Accuracy on 120 held-out labels is 50.0 % at a mean confidence of 75.0 %" in told
+
+
+def test_an_accuracy_that_is_estimated_is_called_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.path / "details.npz").unlink()
+    assert main(["predict", "run", "photos", "--output", "a.csv", "--abstain-below", "0.5"]) == 0
+    assert re.search(r"at that coverage: (about )?\d+ % right", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.tsv", "a.json", "a.csv.gz"])
+def test_a_name_of_a_format_that_is_not_written_is_refused(
+    run: Run, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "run", "photos", "--output", name]) == UsageError.exit_code
+    told = capsys.readouterr().err
+    assert f"tables are not written as {Path(name).suffix}" in told
+    assert ".csv" in told
+    assert ".parquet" in told
+    assert not Path(name).exists()
+
+
+def test_a_list_of_files_and_what_was_skipped(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("list.csv").write_text("image\nphotos/test/cats/0.png\nphotos/test/dogs/0.png\n")
+    assert main(["predict", "run", "list.csv", "--output", "a.csv"]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("2 images, ")
+    assert "Skipped" not in told
+    Path("photos/drawing.svg").touch()
+    assert main(["predict", "run", "photos", "--output", "b.csv"]) == 0
+    assert "\nSkipped: 1 file whose name is not that of an image (1 .svg).\n" in capsys.readouterr().err
+
+
+def test_costs_decide_where_they_are_given(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("costs.csv").write_text("true,cats,dogs\ncats,0,0\ndogs,1,0\n")
+    assert main(["predict", "run", "photos", "--decide", "costs.csv", "--output", "a.csv", "--label-outliers"]) == 0
+    with Path("a.csv").open(newline="") as file:
+        assert {row["decision"] for row in csv.DictReader(file)} == {"dogs"}
+    assert main(["predict", "run", "photos", "--decide", "fair", "--output", "b.csv"]) == UsageError.exit_code
+    assert "probable, balanced, or an existing CSV of costs" in capsys.readouterr().err
+    assert not Path("b.csv").exists()

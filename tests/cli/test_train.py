@@ -7,6 +7,7 @@ import pytest
 import ebpl
 from ebpl.cli import main
 from ebpl.config.presets import PRESETS
+from ebpl.errors import RunError
 from ebpl.methods import get_method
 from ebpl.runs import Run
 from tests.helpers import QUICK, blobs, class_folders, quick
@@ -106,3 +107,21 @@ def test_what_a_user_should_know_of_a_run_is_said_at_its_end(capsys, run: Run) -
     assert "Warning: Training diverged and recovered once" in said
     assert "Warning: Never predicted for any test image: cat" in said
     assert "\x1b[31m" not in said
+
+
+def test_the_rest_of_a_run_is_given_a_time_limit(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    given = []
+
+    def resume(*_: object, time_limit: float | None, **__: object) -> None:
+        given.append(time_limit)
+        raise RunError("enough")
+
+    monkeypatch.setattr("ebpl.api.resume", resume)
+    Run.create("run", quick(), blobs(), {})
+    Run.create_for_seeds("seeds", quick(), [0, 1], blobs(), {})
+    for options in ([], ["--time-limit", "10m"]):
+        assert main(["resume", "run", *options]) == 4
+        assert main(["resume", "seeds", *options]) == 4
+    assert given == [None, None, 600, 600]
+    assert main(["resume", "run", "--time-limit", "soon"]) == 2
+    assert "is not a time" in capsys.readouterr().err

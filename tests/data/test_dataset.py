@@ -70,3 +70,31 @@ def test_colour_and_gray_are_converted_into_each_other() -> None:
 def test_a_class_name_that_no_file_can_hold_is_refused() -> None:
     with pytest.raises(DataError, match=r"named '\\udc80'"):
         from_arrays(GRAY, [0, 1, -1, -1], classes=("a", "\udc80"))
+
+
+def test_the_fingerprint_of_test_images_is_theirs_alone() -> None:
+    def made(train: int = 0, test: int = 0, label: int = 1) -> dict[str, str]:
+        images = np.full((2, 8, 8), train, np.uint8)
+        tested = np.full((1, 8, 8), test, np.uint8)
+        return from_arrays(images, [0, 1], test_images=tested, test_labels=[label]).fingerprints()
+
+    assert made() == made()
+    assert made(train=1)["test_fingerprint"] == made()["test_fingerprint"]
+    assert made(train=1)["fingerprint"] != made()["fingerprint"]
+    assert len({made(**change)["test_fingerprint"] for change in ({}, {"test": 1}, {"label": 0})}) == 3
+    assert set(from_arrays(np.zeros((2, 8, 8), np.uint8), [0, 1]).fingerprints()) == {"fingerprint"}
+
+
+def test_test_images_that_are_among_the_training_images_are_counted() -> None:
+    random = np.random.default_rng(0)
+    train, test = (random.integers(0, 256, (count, 4, 4), dtype=np.uint8) for count in (6, 5))
+    test[0], test[1], test[4] = train[0], train[5], train[1]
+    data = from_arrays(train, [0, 1, 0, 1, -1, -1], test_images=test, test_labels=[0, 1, 0, 1, -1])
+    assert data.test_in_training == 2  # one of a labelled and one of an unlabelled image; the third has no label
+    assert from_arrays(train, [0, 1, 0, 1, -1, -1]).test_in_training == 0
+
+
+def test_images_of_another_size_are_none_of_these() -> None:
+    small, large = (from_arrays(np.zeros((2, size, size)), [0, 1]).train for size in (4, 8))
+    assert small.labeled_in(large) == 0
+    assert small.labeled_in(small) == 2

@@ -4,6 +4,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ebpl.data import decode
 from ebpl.data.decode import (
     FORMATS,
     IMAGE_ENDINGS,
+    LINKED_FOLDER,
     MOST_PIXELS,
     digest,
     image_files,
@@ -308,3 +310,14 @@ def test_images_are_known_by_their_endings() -> None:
     assert is_image("a.b.jpeg")
     assert not is_image(".a.png")
     assert not is_image("png")
+
+
+def test_what_is_no_image_in_a_folder_is_counted_where_asked_for() -> None:
+    Path("a/deep").mkdir(parents=True)
+    for name in ("1.png", "2.SVG", "deep/3.svg", "deep/4", ".hidden", "deep/.DS_Store"):
+        Path("a", name).touch()
+    Path("a/link").symlink_to("deep")
+    Path("a/link.png").symlink_to("deep")
+    skipped: Counter[str] = Counter()
+    assert list(image_files(Path("a"), skipped)) == [Path("a/1.png")] == list(image_files(Path("a")))
+    assert skipped == {".svg": 2, "": 1, LINKED_FOLDER: 2}

@@ -207,7 +207,7 @@ def test_names_that_are_not_text_and_links_that_lead_nowhere_are_named(tmp_path:
 def test_what_was_done_to_the_images_is_noted(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "pets")
     assert load(root).notes == ()
-    assert load(root, image_size=4).notes == ("images of 8 x 8 pixels are resized to 4 x 4",)
+    assert load(root, image_size=4).notes == ("images of 8 x 8 pixels (width x height) are resized to 4 x 4",)
     write_png(root / "cats" / "wide.png", size=(20, 10))
     assert load(root).notes == ("images of 2 different sizes are resized to 32 x 32",)
 
@@ -261,7 +261,7 @@ def test_a_folder_one_level_too_high_is_noticed(tmp_path: Path) -> None:
 def test_images_outside_the_class_folders_are_counted(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "pets")
     write_png(root / "loose.png")
-    assert load(root).notes == ("1 images beside the folders are left out; unlabelled ones belong in unlabeled/",)
+    assert load(root).notes == ("1 image beside the folders is left out; unlabelled ones belong in unlabeled/",)
     with pytest.raises(DataError, match="holds 4 images, but no class folders"):
         load(root / "cats")
 
@@ -313,7 +313,7 @@ def test_what_looks_like_a_part_and_cannot_be_one_is_asked_about(tmp_path: Path)
     write_png(root / "test" / "cats" / "1.png")
     (root / "test" / "horses" / "1.png").unlink()
     (root / "test" / "horses").rmdir()
-    assert load(root).notes == ("1 images in test/ are in no class folder and left out",)
+    assert load(root).notes == ("1 image in test/ is in no class folder and left out",)
     (root / "test").rename(root / "testing")
     with pytest.raises(DataError, match=r"testing would be a class.*name it test or val"):
         load(root)
@@ -324,7 +324,7 @@ def test_test_images_without_a_class_are_noted_where_there_is_a_train_folder(tmp
     write_png(tmp_path / "pets" / "test" / "1.png")
     data = load(tmp_path / "pets")
     assert data.test is None
-    assert data.notes == ("1 images in test/ are in no class folder and left out",)
+    assert data.notes == ("1 image in test/ is in no class folder and left out",)
 
 
 def test_what_macos_puts_into_archives_is_no_class(tmp_path: Path) -> None:
@@ -388,4 +388,66 @@ def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     write_png(tmp_path / "here.png")
     (tmp_path / "labels.csv").write_text("image,label\n\nhere.png,a\n\nthere.png,b\n")
     with pytest.raises(DataError, match=r"line 5: there\.png"):
+        load(tmp_path / "labels.csv")
+
+
+def test_all_that_is_wrong_with_the_folders_is_told_at_once(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    (root / "zoo").symlink_to(root / "cats", target_is_directory=True)
+    (root / "horses").mkdir()
+    (root / "unlabelld").mkdir()
+    (root / "test").mkdir()
+    for look in (load, lambda path: inspect(path, timing=False)):
+        with pytest.raises(DataError) as raised:
+            look(root)
+        message = str(raised.value)
+        assert f"4 folders of {root} are wrong:" in message
+        assert "zoo is a link to a folder" in message
+        assert "horses holds no image that can be read" in message
+        assert "Remove the folder, or put images in." in message
+        assert message.count("zoo") == message.count("horses") == 1
+        assert "Did you mean" in message
+        assert "test looks like images to measure on" in message
+
+
+def test_wrong_folders_inside_parts_are_told_together(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        class_folders(tmp_path / "pets" / part, unlabeled=0)
+        (tmp_path / "pets" / part / "horses").mkdir()
+    (tmp_path / "pets" / "more").mkdir()
+    with pytest.raises(DataError, match=r"(?s)3 folders of .*more beside it is no class.*horses holds.*horses holds"):
+        load(tmp_path / "pets")
+
+
+def test_paths_of_a_csv_with_backslashes_are_taken_where_the_file_exists_with_slashes(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "pets")
+    (root / "labels.csv").write_text("image,label\ncats\\0.png,a\ndogs\\1.png,b\nunlabeled/2.png,\n")
+    data = load(root / "labels.csv")
+    assert data.train.paths == ("cats/0.png", "dogs/1.png", "unlabeled/2.png")
+
+
+def test_a_csv_with_paths_from_the_current_folder_is_told_what_paths_are_relative_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_folders(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path)
+    table = Path("pets/labels.csv")
+    lines = [f"pets/{label}/{i}.png,{label}" for label in ("cats", "dogs") for i in range(4)]
+    table.write_text("\n".join(["image,label", *lines]))
+    advice = (
+        "aths are relative to the folder of pets/labels.csv: looked for pets/pets/cats/0.png, though pets/cats/0.png "
+        "is there relative to the current folder"
+    )
+    with pytest.raises(DataError) as raised:
+        load(table)
+    assert str(raised.value).count(advice) == 1
+    found = inspect(table, timing=False)
+    assert len(found.contents.unreadable) == 8
+    assert [note for note in found.contents.notes if "relative" in note] == [f"p{advice}"]
+
+
+def test_every_split_that_is_none_is_told(tmp_path: Path) -> None:
+    write_png(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("image,label,split\na.png,a,later\na.png,a,train\na.png,a,soon\n")
+    with pytest.raises(DataError, match=r"(?s)train, val or test.*line 2: split is 'later'.*line 4: split is 'soon'"):
         load(tmp_path / "labels.csv")

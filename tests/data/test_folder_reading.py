@@ -44,7 +44,9 @@ def test_a_csv_that_names_unknown_images_is_read_without_them_where_asked() -> N
         load("labels.csv")
     data = load("labels.csv", skip_unreadable=True)
     assert data.train.paths == ("a.png", "b.png")
-    assert data.notes == ("1 images that cannot be read are left out: line 4: c.png (there is no such file)",)
+    left_out, advice = data.notes
+    assert left_out == "1 image that cannot be read is left out: line 4: c.png (there is no such file)"
+    assert advice == "paths are relative to the folder of labels.csv: looked for c.png"
 
 
 def test_a_class_none_of_whose_images_can_be_read_is_missed() -> None:
@@ -99,8 +101,8 @@ def test_training_and_prediction_see_the_same_pixels() -> None:
     Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900).save(root / "dogs" / "deep.png")
     run = ebpl.train(root, quick(epochs=1, pseudo_labels="none"), run="run")
     data, rows = run.load_data(), []
-    assert any("1 images are turned" in note for note in data.notes)
-    assert any("1 images are put on white" in note for note in data.notes)
+    assert any("1 image is turned" in note for note in data.notes)
+    assert any("1 image is put on white" in note for note in data.notes)
     predict_files(run, find_images([root]), rows.append)
     model, _ = run.load_model()
     expected = predict(model, data.train.pixels)
@@ -199,6 +201,6 @@ def test_frames_and_deep_images_are_noted() -> None:
     frames[0].save(root / "cats" / "moving.gif", save_all=True, append_images=frames[1:])
     Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8)).save(root / "dogs" / "deep.png")
     assert load(root).notes == (
-        "1 images of more than 8 bits are stretched, each to its own range",
-        "1 images have several frames or pages; the first is taken",
+        "1 image of more than 8 bits is stretched",
+        "1 image with several frames or pages: the first is taken",
     )

@@ -14,7 +14,7 @@ import pytest
 import scipy.io
 
 from ebpl.data import formats, load
-from ebpl.data.formats import read_cifar, read_idx, read_svhn
+from ebpl.data.formats import read_cifar, read_costs, read_idx, read_svhn
 from ebpl.errors import DataError
 from tests.helpers import random_images as images
 
@@ -155,3 +155,29 @@ def test_pipes_and_devices_are_no_data(name: str) -> None:
         load(f"./{name}")
     with pytest.raises(DataError):
         formats.text_of(Path(name))
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_costs_are_read_in_the_order_of_the_classes(separator: str) -> None:
+    rows = [["", "b", "'=a"], ["'=a", "1", "0"], [], ["b", "0.5", "2e1"]]
+    Path("costs.csv").write_text("\n".join(separator.join(row) for row in rows))
+    assert read_costs(Path("costs.csv"), ["=a", "b"]).tolist() == [[0, 1], [20, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must each name every class once"),
+        ("true,a\na,0\n", "must each name every class once.*: a, b"),
+        ("true,a,b\na,0,1\n", "must each name every class once"),
+        ("true,a,b\na,0,1\na,1,0\n", "must each name every class once"),
+        ("true,a,b\na,0,1\nc,1,0\n", "must each name every class once"),
+        ("true,a,b\na,0,1\nb,1\n", "the cost of deciding b for b is '', no number"),
+        ("true,a,b\na,0,much\nb,1,0\n", "the cost of deciding b for a is 'much', no number"),
+        ("true,a,b\na,0,inf\nb,1,0\n", "not finite"),
+    ],
+)
+def test_a_table_of_costs_that_does_not_fit_is_refused(text: str, said: str) -> None:
+    Path("costs.csv").write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_costs(Path("costs.csv"), ["a", "b"])

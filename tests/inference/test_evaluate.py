@@ -21,7 +21,7 @@ from ebpl.inference.evaluate import _classes, as_trained, evaluation, evaluation
 from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import predict
 from ebpl.runs import WEIGHTS, Run
-from tests.helpers import blobs, class_folders, quick, random_images
+from tests.helpers import blobs, class_folders, quick, random_images, write_png
 
 BASELINE = {"method": "curriculum-labeling", "pseudo_labels": "none"}
 
@@ -186,7 +186,9 @@ def test_a_model_of_oblong_images_takes_no_others() -> None:
     images = load_for(description, "oblong")
     assert as_trained(description, images, images.train).pixels.shape == (2, 8, 12, 1)
     images = load_for(description, "square")
-    with pytest.raises(DataError, match="square has images of 8 x 8 pixels, the model was trained on 8 x 12"):
+    with pytest.raises(
+        DataError, match=r"square has images of 8 x 8 pixels \(width x height\), the model was trained on 12 x 8"
+    ):
         as_trained(description, images, images.train)
 
 
@@ -195,7 +197,7 @@ def test_unknown_classes_and_sizes_are_refused(run: Run) -> None:
     with pytest.raises(DataError, match=r"does not know: nine\. It knows: 0, 1, 2"):
         ebpl.evaluate(run, named)
     larger = ebpl.from_arrays(np.zeros((2, 9, 9), np.uint8), [0, 1])
-    with pytest.raises(DataError, match="9 x 9 pixels, the model was trained on 8 x 8"):
+    with pytest.raises(DataError, match=r"9 x 9 pixels \(width x height\), the model was trained on 8 x 8"):
         ebpl.evaluate(run, larger)
 
 
@@ -246,7 +248,8 @@ def test_a_finished_run_keeps_what_its_model_said_and_how_strange_its_images_wer
     said = predict(model, data.test.pixels)
     with np.load(trained.path / "details.npz") as kept:
         assert (kept["test_labels"] == said.labels).all()
-        assert kept["test_confidences"] == pytest.approx(said.confidences, abs=1e-3)
+        assert kept["test_confidences"] == pytest.approx(said.confidences, abs=1e-6)
+        assert (kept["test_truth"] == data.test.labels).all()
     energies = predict(model, data.train.pixels).energies
     stored = result["training_energies"]
     assert [stored[0], stored[100], stored[-1]] == pytest.approx(
@@ -254,7 +257,8 @@ def test_a_finished_run_keeps_what_its_model_said_and_how_strange_its_images_wer
     )
     assert stored == sorted(stored)
     assert result["metrics"]["images"] == result["last"]["metrics"]["images"] == len(data.test)
-    assert result["images"] == {"labelled": {"0": 5, "1": 5, "2": 5}, "unlabelled": 105, "validation": 0, "test": 30}
+    sizes = {"unlabelled": 105, "validation": 0, "test": 30, "test_in_training": 0}
+    assert result["images"] == {"labelled": {"0": 5, "1": 5, "2": 5}, **sizes}
     assert sum(row["images"] for row in result["reliability"]) == len(data.test)
 
 
@@ -360,3 +364,120 @@ def test_a_benchmark_that_was_moved_is_found_where_it_is_said_to_be(monkeypatch:
     before = ebpl.evaluate(run)
     Path("here").rename("there")
     assert ebpl.evaluate(run, data_dir="there") == before
+
+
+@pytest.fixture
+def tested() -> Run:
+    """A run of a folder with a test part."""
+    class_folders(Path("photos"))
+    class_folders(Path("photos/test"), unlabeled=0)
+    return ebpl.train("photos", quick(epochs=1, pseudo_labels="none"), run="tested")
+
+
+def test_a_run_is_measured_on_its_test_images_though_other_images_have_changed(tested: Run, capsys) -> None:
+    before = ebpl.evaluate(tested)
+    write_png(Path("photos/unlabeled/large.png"), size=(40, 70), mode="RGB")
+    Path("photos/unlabeled/0.png").unlink()
+    write_png(Path("photos/birds/0.png"))  # the classes are numbered otherwise now
+    assert ebpl.evaluate(tested) == before
+    assert main(["evaluate", "tested"]) == 0
+    assert "photos have changed since training; its test images are the same." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["pixels", "label", "removed", "older run"])
+def test_test_images_that_have_changed_are_an_error_that_names_the_way_out(tested: Run, change: str) -> None:
+    if change == "pixels":
+        write_png(Path("photos/test/cats/0.png"), value=77)
+    elif change == "label":
+        Path("photos/test/cats/0.png").rename("photos/test/dogs/9.png")
+    elif change == "removed":
+        shutil.rmtree("photos/test")
+    else:
+        Path("photos/unlabeled/0.png").unlink()
+        settings = tested.path / "settings.toml"
+        lines = [line for line in settings.read_text().splitlines() if not line.startswith("test_fingerprint")]
+        settings.write_text("\n".join(lines))
+    with pytest.raises(RunError, match="its test images are not known to be the same") as caught:
+        ebpl.evaluate("tested")
+    command = str(caught.value).rpartition("with: ")[2]
+    if change == "removed":
+        assert command == "ebpl evaluate tested DATA"
+    else:
+        assert command == f"ebpl evaluate tested {Path('photos').resolve()}"
+        assert main(command.split()[1:]) == 0
+
+
+def test_images_that_were_trained_on_are_counted(pets: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(pets.source["path"])
+    for label in ("cats", "dogs"):
+        shutil.copytree(source / label, Path("again") / label)
+    said = "8 of these 8 images were in the training data, so this is not a measure of new images"
+    assert any(said in note for note in evaluation(pets, "again")["notes"])
+    assert main(["evaluate", str(pets.path), "again", "--json", "found.json"]) == 0
+    assert f"Warning: {said}\n" in capsys.readouterr().out
+    assert any(said in note for note in json.loads(Path("found.json").read_text())["notes"])
+    write_png(Path("again/cats/new.png"), value=77)
+    assert any("8 of these 9 images" in note and "alone" in note for note in evaluation(pets, "again")["notes"])
+
+
+def test_nothing_is_said_of_images_where_the_runs_own_are_gone_or_new(pets: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(pets.path, "copy"))
+    for i, label in enumerate(("cats", "dogs")):
+        write_png(Path("new") / label / "0.png", value=77 + i)
+    assert evaluation(run, "new")["notes"] == []
+    settings = run.path / "settings.toml"
+    settings.write_text(settings.read_text().replace(str(pets.source["path"]), str(tmp_path / "gone")))
+    source = Path(pets.source["path"])
+    for label in ("cats", "dogs"):
+        shutil.copytree(source / label, Path("again") / label)
+    assert evaluation(Run("copy"), "again")["notes"] == []
+
+
+def test_so_many_files_are_not_read_again_only_to_look_for_some(pets: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebpl.inference.evaluate.MOST_FILES", 3)
+    monkeypatch.setattr(Run, "load_data", lambda *_: pytest.fail("read"))
+    source = Path(pets.source["path"])
+    for label in ("cats", "dogs"):
+        shutil.copytree(source / label, Path("again") / label)
+    assert evaluation(pets, "again")["notes"] == []
+
+
+def test_test_images_of_the_run_that_were_trained_on_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    class_folders(Path("pets"))
+    class_folders(Path("pets/test"), labeled=2, unlabeled=0)
+    write_png(Path("pets/test/cats/new.png"), value=77)
+    run = ebpl.train("pets", quick(**BASELINE), run="run")
+    assert run.metrics()["images"]["test_in_training"] == 4
+    log = (run.path / "train.log").read_text()
+    assert "Warning: 4 of the 5 test images were in the training data, so the test results are not a measure" in log
+    assert any("4 of these 5 images were in the training data" in note for note in evaluation(run)["notes"])
+
+
+def test_a_confidence_that_is_far_off_is_warned_of(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    found = evaluation(run)
+    gap = found["metrics"]["overconfidence"]
+    assert [text for text in found["warnings"] if "mean confidence on the test images" in text] or abs(gap) <= 0.1
+    data = ebpl.load("digits")
+    assert data.test is not None
+    shuffled = dataclasses.replace(data.test, labels=np.roll(data.test.labels, 1))
+    wrong = dataclasses.replace(data, test=shuffled)
+    (warning,) = [text for text in evaluation(run, wrong)["warnings"] if "confident" in text]
+    assert "mean confidence on the labelled images" in warning
+
+
+def test_the_command_warns_as_train_does(run_of_wrong_labels: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run_of_wrong_labels.path)]) == 0
+    assert "Warning: The model is over-confident: its mean confidence on the test images" in capsys.readouterr().out
+
+
+@pytest.fixture
+def run_of_wrong_labels() -> Run:
+    """A run whose test images have other labels than they should."""
+    for label, base in (("cats", 0), ("dogs", 120)):
+        other = "dogs" if label == "cats" else "cats"
+        for i in range(20):
+            picture = write_png(Path(f"pets/{label}/{i}.png"), value=base + i)
+            if i < 10:
+                Path(f"pets/test/{other}").mkdir(parents=True, exist_ok=True)
+                shutil.copy(picture, f"pets/test/{other}/{i}.png")
+    return ebpl.train("pets", quick(**BASELINE, epochs=15), run="run")

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from PIL import Image
 
 import ebpl
 from ebpl.cli import main
@@ -17,6 +18,7 @@ from ebpl.inference.export import card_path, export
 from ebpl.models import Architecture
 from ebpl.models.predictions import predict
 from ebpl.runs import Run
+from tests.docs.pages import blocks
 from tests.helpers import architecture, blobs, quick, random_images
 
 LARGEST_PROBABILITY_DIFFERENCE = 1e-6
@@ -199,3 +201,50 @@ def test_weights_that_lie_about_themselves_are_refused(run: Run) -> None:
         run.save_model(model.state_dict(), {**description, **lie})
         with pytest.raises(RunError, match="is damaged or was not written by ebpl"):
             export(run)
+
+
+@pytest.mark.parametrize("taken", ["mine.onnx", "mine_card.md"])
+def test_an_existing_file_is_replaced_only_by_force(run: Run, taken: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(taken).write_text("precious")
+    with pytest.raises(UsageError, match=rf"{taken} exists already"):
+        export(run, "mine.onnx")
+    assert main(["export", "run", "--output", "mine.onnx"]) == UsageError.exit_code
+    assert f"{taken} exists already" in capsys.readouterr().err
+    assert Path(taken).read_text() == "precious"
+    assert main(["export", "run", "--output", "mine.onnx", "--force"]) == 0
+    assert export(run, "mine.onnx", force=True) == Path("mine.onnx")
+    assert Path(taken).read_bytes() != b"precious"
+
+
+def test_the_files_in_the_run_directory_are_replaced(run: Run) -> None:
+    for output in (None, "run/model.onnx"):
+        Path("run/model.onnx").write_text("old")
+        Path("run/model_card.md").write_text("old")
+        export(run, output)
+        assert Path("run/model_card.md").read_text() != "old"
+        onnx.load("run/model.onnx")
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_the_example_of_the_documentation_sees_images_as_predict_does(colour: bool) -> None:
+    (example,) = [block.text for block in blocks("how-to/export.md") if "onnxruntime" in block.text]
+    data = blobs()
+    pixels = np.repeat(data.train.pixels, 3, axis=3) if colour else data.train.pixels
+    run = ebpl.train(ebpl.from_arrays(pixels, data.train.labels), quick(epochs=2, pseudo_labels="none"), run="run")
+    export(run, "photos.onnx")
+    Path("new").mkdir()
+    exif = Image.Exif()
+    for turn in range(1, 9):
+        exif[0x0112] = turn
+        Image.fromarray(random_images(1, 9, 14, 3)[0]).save(f"new/turned {turn}.png", exif=exif)
+    for mode, channels in (("RGBA", 4), ("LA", 2), ("RGB", 3)):
+        image = Image.fromarray(random_images(1, 12, 10, channels)[0], mode)
+        image.save(f"new/{mode}.png", **({"transparency": image.getpixel((3, 3))} if mode == "RGB" else {}))
+    Image.fromarray(random_images(1, 8, 8)[0]).convert("P").save("new/palette.png", transparency=7)
+    names: dict[str, object] = {}
+    exec(compile(example, "export.md", "exec"), names)
+    rows = ebpl.predict(run, "new")
+    assert [str(path) for path in names["paths"]] == [row["image"] for row in rows]
+    expected = [[row[f"p({name})"] for name in names["classes"]] for row in rows]
+    np.testing.assert_allclose(names["probabilities"], expected, atol=1e-6)
+    np.testing.assert_allclose(names["energy"], [row["energy"] for row in rows], rtol=1e-4, atol=1e-5)

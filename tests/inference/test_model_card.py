@@ -161,3 +161,26 @@ def test_any_text_is_shown_as_it_is_and_makes_no_markup(text: str) -> None:
 
 def test_a_table_has_a_line_below_its_heads() -> None:
     assert markdown_table(["a", "b"], []) == "| a | b |\n| --- | --- |"
+
+
+def test_test_images_that_were_trained_on_are_told(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    tested = result["images"]["test"]
+    assert f"On {tested} test images that it has not seen:" in card(run)
+    for count, words in ((1, "1 is"), (2, "2 are")):
+        path.write_text(json.dumps({**result, "images": {**result["images"], "test_in_training": count}}))
+        text = card(run)
+        assert text.count(f", of which {words} also among the training images") == 2
+        assert "not seen" not in text
+    del result["images"]["test_in_training"]  # as of a run that did not count them
+    path.write_text(json.dumps(result))
+    assert f"On {tested} test images:" in card(run)
+
+
+def test_a_training_that_a_time_limit_shortened_is_told(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    assert "time limit" not in card(run)
+    path.write_text(json.dumps({**result, "updates": {"made": 41, "of": 100}}))
+    assert "The time limit shortened training to 41 % of the updates of its settings." in card(run)

@@ -3,6 +3,7 @@ import io
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ebpl.cli import main
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
 from ebpl.io import csv_writer
+from ebpl.metrics import accuracy_at_coverage
 from ebpl.models.predictions import BATCH, predict
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick, random_images
@@ -70,7 +72,7 @@ def test_below_the_wanted_confidence_there_is_no_label(run: Run) -> None:
     assert all(bool(row["label"]) == (float(row["confidence"]) > middle) for row in rows)
     kept = [float(row["confidence"]) for row in rows if row["label"] and row["outlier"] == "no"]
     if kept:
-        assert summary.expected_accuracy == pytest.approx(np.mean(kept), abs=1e-4)
+        assert summary.mean_confidence == pytest.approx(np.mean(kept), abs=1e-4)
 
 
 def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: Run) -> None:
@@ -82,18 +84,18 @@ def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: 
     assert predicted(run, "photos", outlier_quantile=1.0)[1].outliers <= 1  # but for the last digit
 
 
-def test_outliers_get_no_label_and_are_left_out_of_what_is_promised(run: Run) -> None:
+def test_outliers_get_no_label_and_are_left_out_of_the_mean_confidence(run: Run) -> None:
     rows, summary = predicted(run, "photos", outlier_quantile=0.5)
     assert summary.outliers
     assert all((row["label"] == "") == (row["outlier"] == "yes") for row in rows)
     usual = [float(row["confidence"]) for row in rows if row["outlier"] == "no"]
     assert summary.kept == len(usual)
     assert summary.coverage == 1
-    assert summary.expected_accuracy == pytest.approx(np.mean(usual), abs=1e-4)
+    assert summary.mean_confidence == pytest.approx(np.mean(usual), abs=1e-4)
     rows, everything = predicted(run, "photos", outlier_quantile=0.5, label_outliers=True)
     assert all(row["label"] for row in rows)
     assert everything.labelled_outliers == everything.outliers == summary.outliers
-    assert (everything.kept, everything.expected_accuracy) == (summary.kept, summary.expected_accuracy)
+    assert (everything.kept, everything.mean_confidence) == (summary.kept, summary.mean_confidence)
 
 
 def test_an_energy_that_is_not_a_number_is_an_outlier(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +110,7 @@ def test_an_energy_that_is_not_a_number_is_an_outlier(run: Run, monkeypatch: pyt
     monkeypatch.setattr(module, "predict_images", damaged)
     rows, summary = predicted(run, "photos")
     assert {(row["label"], row["outlier"]) for row in rows} == {("", "yes")}
-    assert summary.expected_accuracy is None
+    assert summary.mean_confidence is None
 
 
 def test_a_balanced_decision_is_the_class_most_probable_compared_with_its_mean(run: Run) -> None:
@@ -211,7 +213,7 @@ def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
     expected = predict(model, data.test.pixels)
     whole = measured_accuracy(run, 1.0)
     assert whole is not None
-    assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30)
+    assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30, True)
     folder = Path("test")
     folder.mkdir()
     for i, image in enumerate(data.test.pixels):
@@ -266,3 +268,148 @@ def test_an_array_is_predicted_as_the_model_predicts_it(run: Run, shape: tuple[i
 def test_an_array_that_the_model_does_not_take_is_refused(run: Run, pixels: np.ndarray) -> None:
     with pytest.raises(DataError, match=r"takes uint8 images of 8 x 8 x 1; these are (float64|uint8) of shape \(2, "):
         ebpl.predict(run, pixels)
+
+
+@pytest.mark.parametrize("coverage", [0.1, 0.5, 28 / 30, 1.0])
+def test_the_measured_accuracy_is_that_of_the_most_confident_test_images_counted(coverage: float) -> None:
+    data = blobs(unlabeled=False)
+    run = ebpl.train(data, quick(epochs=1, pseudo_labels="none"), run="run")
+    assert data.test is not None
+    expected = predict(run.load_model()[0], data.test.pixels)
+    count = round(coverage * 30)
+    surest = np.argsort(-expected.confidences, kind="stable")[:count]
+    right = (expected.labels == data.test.labels)[surest].mean()
+    assert measured_accuracy(run, coverage) == (pytest.approx(right), 30, True)
+    with np.load(run.path / "details.npz") as kept:
+        older = {name: kept[name] for name in kept.files if name != "test_truth"}
+    np.savez(run.path / "details.npz", **older)
+    estimated = measured_accuracy(run, coverage)
+    assert estimated is not None
+    assert (estimated.images, estimated.exact) == (30, coverage == 1)
+    assert estimated.accuracy == accuracy_at_coverage(run.metrics()["reliability"], coverage)
+
+
+def test_of_images_with_the_same_confidence_any_may_be_among_the_most_confident(run: Run) -> None:
+    result = json.loads((run.path / "test_metrics.json").read_text())
+    (run.path / "test_metrics.json").write_text(json.dumps({**result, "metrics": {"accuracy": 0.5}}))
+    answers = {"test_confidences": np.array([0.9, 0.8, 0.8, 0.8, 0.2], np.float32), "test_labels": np.arange(5)}
+    np.savez(run.path / "details.npz", **answers, test_truth=np.array([0, 1, 0, 0, 4]))
+    assert measured_accuracy(run, 0.4) == (pytest.approx((1 + 1 / 3) / 2), 5, True)
+    assert measured_accuracy(run, 0.01) == (1, 5, True)
+
+
+def test_without_test_images_no_accuracy_is_measured(run: Run) -> None:
+    assert run.metrics()["metrics"] is None
+    assert measured_accuracy(run, 1.0) is None
+
+
+@pytest.mark.parametrize("column", ["image", "Path", "file"])
+def test_a_csv_stands_for_the_files_that_it_lists(run: Run, column: str) -> None:
+    Path("lists").mkdir()
+    Path("lists/mine.csv").write_text(f"label;{column}\n;../photos/dogs/1.png\ncats;../photos/cats/0.png\n;gone.png\n")
+    rows = ebpl.predict(run, "lists/mine.csv")
+    assert [row["image"] for row in rows] == [f"lists/{name}" for name in
+                                              ("../photos/dogs/1.png", "../photos/cats/0.png", "gone.png")]  # fmt: skip
+    assert [row["problem"] for row in rows] == [None, None, "No such file or directory"]
+    alone = ebpl.predict(run, ["photos/dogs/1.png", "photos/cats/0.png"])
+    assert [row["confidence"] for row in rows[:2]] == pytest.approx([row["confidence"] for row in alone])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("picture\na.png\n", "image, path or file|column"),
+        ("image\n", "lists no images"),
+        ("image\nnowhere.png\n", r"names no file that exists \(relative to \.\)"),
+        ("image,label\nphotos/cats/0.png,a\n,b\n", "line 3: no image is named"),
+    ],
+)
+def test_a_csv_that_lists_no_files_is_refused_before_anything_is_written(run: Run, content: str, said: str) -> None:
+    Path("list.csv").write_text(content)
+    with pytest.raises(DataError, match=said):
+        ebpl.predict(run, "list.csv", "labels.csv")
+    assert not Path("labels.csv").exists()
+
+
+def test_a_file_of_arrays_is_no_image_and_nothing_is_written(run: Run) -> None:
+    np.savez("data.npz", train_images=random_images(2, 8, 8))
+    with pytest.raises(DataError, match=r"data\.npz holds arrays.*ebpl\.predict\(run, array\)"):
+        ebpl.predict(run, "data.npz", "labels.csv")
+    assert not Path("labels.csv").exists()
+
+
+def test_what_is_skipped_in_folders_is_counted_and_said(run: Run) -> None:
+    good = next(find_images(["photos"])).read_bytes()
+    Path("new/deep").mkdir(parents=True)
+    for name in ("a.png", "deep/photo", "b.svg", "deep/c.SVG", "notes.txt", ".hidden"):
+        Path("new", name).write_bytes(good)
+    Path("new/linked").symlink_to(Path("photos").resolve())
+    summary = ebpl.predict(run, "new", "a.csv")
+    assert isinstance(summary, Summary)
+    assert summary.images == 1
+    assert summary.skipped_in_words == (
+        "4 files whose name is not that of an image (2 .svg, 1 without an ending, 1 .txt) "
+        "and 1 linked folder, as links are not followed"
+    )
+    assert Summary(skipped=Counter({f".{i}": 1 for i in range(9)})).skipped_in_words.endswith(" and 4 other endings)")
+    assert Summary().skipped_in_words == ""
+    (alone,) = ebpl.predict(run, "new/deep/photo")  # a file that is named itself is tried
+    assert alone["problem"] is None
+    Path("new/a.png").unlink()
+    with pytest.raises(DataError, match=r"no image in new\. Skipped: 4 files"):
+        ebpl.predict(run, "new", "b.csv")
+
+
+def test_pil_images_are_predicted_as_their_files_are(run: Run) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(random_images(1, 8, 12)[0]).save("turned.png", exif=exif)
+    Image.fromarray(random_images(1, 9, 9, 4)[0]).save("clear.png")
+    names = ["turned.png", "clear.png", "photos/cats/0.png"]
+    expected = ebpl.predict(run, names)
+    found = ebpl.predict(run, [Image.open(name) for name in names])
+    assert [row["image"] for row in found] == ["0", "1", "2"]
+    assert [{**row, "image": ""} for row in found] == [{**row, "image": ""} for row in expected]
+    assert ebpl.predict(run, Image.open(names[1]))[0]["energy"] == pytest.approx(expected[1]["energy"], rel=1e-4)
+    mixed = ebpl.predict(run, [names[0], Image.open(names[1])])
+    assert [row["image"] for row in mixed] == ["turned.png", "1"]
+
+
+@pytest.mark.parametrize(
+    ("images", "kind"),
+    [([np.zeros((8, 8), np.uint8)], "numpy.ndarray"), (3, "int"), ([None], "NoneType"), ([b"a.png"], "bytes")],
+)
+def test_what_is_no_image_is_refused_with_what_is_accepted(run: Run, images: Any, kind: str) -> None:
+    with pytest.raises(UsageError, match=rf"cannot be given as {kind}\. Give files, folders.*PIL images, or one"):
+        ebpl.predict(run, images)
+
+
+@pytest.mark.parametrize("name", ["abstain_below", "outlier_quantile"])
+@pytest.mark.parametrize("value", [90, -0.1, float("nan"), "0.9", None])
+def test_a_share_must_be_between_0_and_1(run: Run, name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"{name} is .*, but must be a number from 0 to 1"):
+        ebpl.predict(run, "photos", **{name: value})
+
+
+def test_the_decision_of_least_cost_is_the_one_computed_by_hand(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ebpl.inference.predict as module
+    from ebpl.models.predictions import Predictions
+
+    # deciding dogs costs 10 p(cats), deciding cats 1 p(dogs): dogs only if p(cats) < 1/11
+    given = np.array([[0.95, 0.05], [0.5, 0.5], [0.1, 0.9], [0.08, 0.92]])
+    monkeypatch.setattr(module, "predict_images", lambda *_: Predictions(given, np.zeros(4)))
+    Path("costs.csv").write_text("true,dogs,cats\ndogs,0,1\ncats,10,0\n")
+    rows = ebpl.predict(run, random_images(4, 8, 8), decide="costs.csv", outlier_quantile=1.0, label_outliers=True)
+    assert [row["label"] for row in rows] == ["cats", "cats", "dogs", "dogs"]
+    assert [row["decision"] for row in rows] == ["cats", "cats", "cats", "dogs"]
+    assert ebpl.predict(run, random_images(4, 8, 8), decide=Path("costs.csv"), label_outliers=True) == rows
+    with pytest.raises(
+        UsageError, match="decide is 'coststypo', but must be one of probable, balanced, or an existing"
+    ):
+        ebpl.predict(run, "photos", decide="coststypo")
+
+
+def test_a_decision_can_be_written_as_parquet(run: Run) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ebpl.predict(run, "photos", "a.parquet", decide="balanced", label_outliers=True)
+    assert set(parquet.read_table("a.parquet").to_pydict()["decision"]) <= {"cats", "dogs"}

@@ -137,3 +137,17 @@ def test_names_that_a_spreadsheet_would_compute_come_back(folder: Path) -> None:
     ebpl.add_labels("flat/list.csv", write("a", "image,label\n'-x.png,cat\n"), "flat/new.csv", new_classes=True)
     assert "./-x.png,cat" in Path("flat/new.csv").read_text()
     assert ebpl.load("flat/new.csv", training=False).train.labels.tolist() == [-1, 0, -1, -1]
+
+
+def test_images_that_cannot_be_read_are_an_error_or_left_out(folder: Path) -> None:
+    (folder / "unlabeled/empty.png").touch()
+    (folder / "cat/damaged.png").write_bytes(b"no image")
+    export = write("export.json", [annotated("unlabeled/1.png", "dog")])
+    with pytest.raises(DataError, match=r"(?s)empty\.png.*--skip-unreadable"):
+        ebpl.add_labels(folder, export, "new.csv")
+    added = ebpl.add_labels(folder, export, "new.csv", skip_unreadable=True)
+    assert added.new == 1
+    assert any("2 images that cannot be read are left out" in note for note in added.notes)
+    found = labels(ebpl.load("new.csv"))  # so the list can be trained on as it is
+    assert len(found) == 5
+    assert found["1.png@unlabeled"] == "dog"

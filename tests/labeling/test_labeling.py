@@ -9,7 +9,7 @@ import ebpl
 from ebpl.errors import DataError, UsageError
 from ebpl.labeling import choose, uncertainty
 from ebpl.models.predictions import predict
-from tests.helpers import blobs, quick
+from tests.helpers import blobs, class_folders, quick, write_png
 
 
 def posteriors(count: int, seed: int = 0) -> np.ndarray:
@@ -91,3 +91,41 @@ def test_what_cannot_be_done_is_said(run: ebpl.Run, tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="no unlabelled images"):
         ebpl.suggest(other, data=labelled)
+
+
+def test_the_pool_is_the_folder_as_it_is_now(caplog: pytest.LogCaptureFixture) -> None:
+    class_folders(Path("photos"), unlabeled=6)
+    run = ebpl.train("photos", quick(pseudo_labels="none", epochs=1), run="run")
+    assert len(ebpl.suggest(run, with_outliers=True)) == 6
+    assert "have changed" not in caplog.text
+    write_png(Path("photos/unlabeled/large.png"), size=(40, 70), mode="RGB")  # neither gray nor of the model's size
+    Path("photos/unlabeled/0.png").unlink()
+    Path("photos/cats/0.png").rename("photos/unlabeled/again.png")
+    write_png(Path("photos/birds/0.png"))  # a class that the model does not know
+    found = ebpl.suggest(run, with_outliers=True)
+    assert {each.image for each in found} == {
+        f"unlabeled/{name}.png" for name in ("1", "2", "3", "4", "5", "large", "again")
+    }
+    assert "The images or labels of photos have changed since training. Its 7 unlabelled images" in caplog.text
+    expected = {row["image"]: row["confidence"] for row in ebpl.predict(run, "photos/unlabeled")}
+    assert {f"photos/{each.image}": each.confidence for each in found} == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_damaged_file_in_the_pool_is_an_error_or_left_out() -> None:
+    class_folders(Path("photos"), unlabeled=3)
+    run = ebpl.train("photos", quick(pseudo_labels="none", epochs=1), run="run")
+    Path("photos/unlabeled/empty.png").touch()
+    with pytest.raises(DataError, match=r"(?s)empty\.png.*--skip-unreadable"):
+        ebpl.suggest(run)
+    assert len(ebpl.suggest(run, skip_unreadable=True, with_outliers=True)) == 3
+
+
+def test_images_of_another_size_are_no_pool_for_the_model(run: ebpl.Run) -> None:
+    images = np.zeros((4, 9, 8), np.uint8)
+    with pytest.raises(DataError, match=r"are 8 x 9 pixels .* now, the model was trained on 8 x 8"):
+        ebpl.suggest(run, data=ebpl.from_arrays(images, [0, 1, -1, -1]))
+
+
+def test_the_limit_of_outliers_is_a_share(run: ebpl.Run) -> None:
+    with pytest.raises(UsageError, match="outlier_quantile is 99, but must be a number from 0 to 1"):
+        ebpl.suggest(run, data=blobs(), outlier_quantile=99)

@@ -73,6 +73,7 @@ def test_the_terminal_and_the_report_agree_on_the_direction() -> None:
         labels = np.array([random.choice(3, p=row) for row in shifted])
         bins, metrics = by_bin(probabilities, labels), measure(probabilities, labels)
         word = measures(probabilities, labels, "test images")["direction"].removesuffix("-confident")
+        word = "within chance" if word == "neither" else word
         assert f"({word})" in str(printed(measures_table("title", {"ebpl": metrics}, bins={"ebpl": bins})))
 
 

@@ -14,6 +14,7 @@ import pytest
 import ebpl
 from ebpl import calibration as checking
 from ebpl.calibration import CalibrationCheck
+from ebpl.cli import main
 from ebpl.errors import DataError, EbplError, RunError, UsageError, WriteError
 from ebpl.inference.predict import measured_accuracy
 from ebpl.reporting import page
@@ -118,10 +119,13 @@ def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> 
     found = read(ebpl.report(run_named("without truth")))
     assert found.sections == ["confidence", "uncertain", "energy", "pseudo-labels", "samples", "training", "settings"]
     assert "Not shown on this page" not in found.text
-    assert "are unlabelled, so accuracy is unknown" in found.text
+    assert "are unlabelled, so accuracy was not measured" in found.text
+    assert "How many predictions are right was not measured" in found.text
     assert "What to label next" in found.text
     assert "ebpl suggest " in found.text
-    assert "expected accuracy" in found.text
+    assert "expected accuracy" not in found.text
+    assert "predictions are right. " not in found.text
+    assert "ebpl evaluate " in found.text
     assert "unlabeled/0.png" in found.text
 
 
@@ -327,3 +331,64 @@ def test_large_pictures_do_not_make_a_large_page() -> None:
     settings = quick(method="curriculum-labeling", pseudo_labels="none", epochs=1, batch_size=4)
     path = ebpl.report(ebpl.train(data, settings, run="run"), data=data)
     assert path.stat().st_size < 2_000_000
+
+
+def test_an_existing_page_is_replaced_only_in_the_run_directory_or_by_force(run_named: Named, capsys) -> None:
+    run = run_named("without truth")
+    Path("page.html").write_text("precious")
+    with pytest.raises(UsageError, match=r"page\.html exists already"):
+        ebpl.report(run, "page.html")
+    assert main(["report", str(run.path), "--output", "page.html"]) == UsageError.exit_code
+    assert "exists already" in capsys.readouterr().err
+    assert Path("page.html").read_text() == "precious"
+    for output, force in ((None, False), (run.path / "report.html", False), ("page.html", True)):
+        place = Path(output or run.path / "report.html")
+        place.write_text("old")
+        assert ebpl.report(run, output, force=force) == place
+        assert place.read_text() != "old"
+
+
+def test_the_mean_confidence_is_never_shown_as_an_accuracy(run_named: Named) -> None:
+    run = run_named("without truth")
+    result = json.loads((run.path / "test_metrics.json").read_text())
+    check = {"images": 120, "accuracy": 0.5, "confidence": 0.75, "proof": 0.0, "temperature": 1.0}
+    (run.path / "test_metrics.json").write_text(json.dumps({**result, "metrics": None, "check": check}))
+    text = page(Run(run.path))
+    assert '<span class="name">accuracy</span><span class="value">not measured</span>' in text
+    assert "<th>threshold</th><th>mean confidence</th></tr>" in text
+    assert "Accuracy on 120 held-out labels is 50.0 % at a mean confidence of 75.0 %" in text
+
+
+def test_test_images_that_were_trained_on_are_told_also_where_they_are_gone(run_named: Named) -> None:
+    data = named_blobs()
+    assert data.test is not None
+    pixels = np.concatenate([data.train.pixels[:2], data.test.pixels[2:]])
+    data = replace(data, test=replace(data.test, pixels=pixels))
+    run = ebpl.train(data, quick(labels_per_class=5, pseudo_labels="none"), run="leaky")
+    words = "2 of the 30 test images were in the training data, so this is not a measure of new images alone."
+    assert words in read(ebpl.report(run, data=data)).text
+    assert words in read(ebpl.report(run)).text  # the arrays are not there
+
+
+def test_other_data_that_was_trained_on_is_told() -> None:
+    class_folders(Path("pets"))
+    run = ebpl.train("pets", quick(pseudo_labels="none"), run="run")
+    for label in ("cats", "dogs"):
+        shutil.copytree(Path("pets") / label, Path("again") / label)
+    text = read(ebpl.report(run, data="again")).text
+    assert "8 of these 8 images were in the training data, so this is not a measure of new images." in text
+
+
+def test_what_a_time_limit_has_cut_is_told(run_named: Named) -> None:
+    run = run_named("baseline")
+    assert "time limit" not in read(ebpl.report(run)).text
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    full = result["updates"]["of"]
+    path.write_text(json.dumps({**result, "updates": {"made": 4 * full // 10, "of": full}}))
+    table = run.path / "metrics.csv"
+    head, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{head},updates", *(f"{row},{1 + i}" for i, row in enumerate(rows))]))
+    text = read(ebpl.report(run)).text
+    assert "The time limit shortened training to " in text
+    assert re.search(r"optim\.updates_per_epoch\s*by the data, under a time limit 1 to 2", text)

@@ -14,6 +14,7 @@ from ebpl.runs.reader import (
     Stored,
     finite,
     read,
+    read_answers,
     read_environment,
     read_metrics,
     read_settings,
@@ -294,3 +295,18 @@ def test_warnings_about_a_foreign_result_never_fail() -> None:
         warnings_of(
             whole(images={"test": value, "validation": value}, metrics={"accuracy": value, "overconfidence": value})
         )
+
+
+def test_answers_are_those_for_test_images_with_a_label(tmp_path: Path) -> None:
+    good = {"test_confidences": np.array([0.5, 0.75, 1], np.float32), "test_labels": np.array([0, 1, 1], np.uint16)}
+    np.savez(tmp_path / "details.npz", **good, test_truth=np.array([0, -1, 0], np.int16))
+    found = read_answers(tmp_path)
+    assert found is not None
+    assert [each.tolist() for each in found] == [[0.5, 1.0], [True, False]]
+    for wrong in (np.array([0.0, 1.0, 0.0]), np.zeros(2, int), np.zeros((3, 1), int), np.full(3, -1)):
+        np.savez(tmp_path / "details.npz", **good, test_truth=wrong)
+        assert read_answers(tmp_path) is None
+    np.savez(tmp_path / "details.npz", **good)
+    assert read_answers(tmp_path) is None
+    (tmp_path / "details.npz").write_bytes(b"PK no zip")
+    assert read_answers(tmp_path) is None

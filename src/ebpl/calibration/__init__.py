@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.errors import some_of
 from ebpl.io import is_number
 from ebpl.rng import derived_seed
 
@@ -146,15 +147,18 @@ FAR = 0.1
 """Confidence and accuracy that are further apart are a warning, if that is beyond chance."""
 
 
-def warnings_of(result: Mapping[str, Any]) -> list[str]:
-    """What a user should know of a finished run before its model is used, from its test_metrics.json."""
+def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list[str]:
+    """What a user should know of a finished run before its model is used, from its test_metrics.json.
+
+    `measured` is what an image that it was measured on is called.
+    """
     events, images = result.get("healed_divergences"), result.get("images")
     sizes = images if isinstance(images, dict) else {}
     found = []
     if isinstance(events, list) and events:
         times = "once" if len(events) == 1 else f"{len(events)} times"
         found.append(f"Training diverged and recovered {times}, with a lower learning rate; train.log has the reasons.")
-    for of, images_of, right, confidence in _measured(result, sizes):
+    for of, images_of, right, confidence in _measured(result, sizes, measured):
         gap = confidence - right
         if abs(gap) > FAR and abs(gap) > 2 * math.sqrt(right * (1 - right) / images_of):
             wrong = "over-confident" if gap > 0 else "under-confident"
@@ -170,16 +174,17 @@ def warnings_of(result: Mapping[str, Any]) -> list[str]:
         if accuracy - share <= noise:
             found.append(
                 f"An accuracy of {100 * accuracy:.1f} % is no better than always naming the largest class, which has "
-                f"{100 * share:.1f} % of the test images."
+                f"{100 * share:.1f} % of the {measured}s."
             )
     never = result.get("never_predicted")
     if isinstance(never, list) and never:
-        shown = ", ".join(map(str, never[:10])) + (f" and {len(never) - 10} more" if len(never) > 10 else "")
-        found.append(f"Never predicted for any test image: {shown}.")
+        found.append(f"Never predicted for any {measured}: {some_of([str(name) for name in never], 10)}.")
     return found
 
 
-def _measured(result: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+def _measured(
+    result: Mapping[str, Any], sizes: Mapping[str, Any], measured: str
+) -> Iterator[tuple[str, float, float, float]]:
     """Labels that training did not learn from: what they are, how many, accuracy and mean confidence on them."""
 
     def entries(name: str) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def _measured(result: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[t
     accuracy, over = _number(measures.get("accuracy")), _number(measures.get("overconfidence"))
     found: list[tuple[str, Any, float | None, float | None]] = []
     if accuracy is not None and over is not None:
-        found.append(("the test images", sizes.get("test"), accuracy, accuracy + over))
+        found.append((f"the {measured}s", sizes.get("test"), accuracy, accuracy + over))
     right, confidence = (curves.get(f"validation_{name}") for name in ("accuracy", "confidence"))
     if isinstance(right, list) and isinstance(confidence, list) and right and len(right) == len(confidence):
         best = max(range(len(right)), key=lambda i: _number(right[i]) or 0.0)  # the first: those weights are kept

@@ -10,7 +10,8 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebpl.cli.options import Parser, add_data, positive, share
+from ebpl.cli.options import Parser, add_data, add_data_dir, add_skip_unreadable, positive, share
+from ebpl.errors import number_of, some_of
 from ebpl.terminal import duration, harmless
 
 if TYPE_CHECKING:
@@ -67,17 +68,21 @@ def add_suggest_options(parser: Parser) -> None:
     add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
         "share of the training images (default: 0.99)")  # fmt: skip
     add("--force", action="store_true", help="replace files that exist already")
+    add_data_dir(parser)
+    add_skip_unreadable(parser)
 
 
 def suggest(options: argparse.Namespace) -> int:
     """Write which unlabelled images to label next."""
+    from ebpl.inference.evaluate import images_now
     from ebpl.io import csv_writer, partly_written
     from ebpl.labeling import suggest
     from ebpl.runs import Run
 
     run = Run(options.run)
     _check_targets(options, run.path)
-    images = run.load_data()
+    how: dict[str, Any] = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
+    images, _ = images_now(run, run.load_model()[1], **how)
     found = suggest(
         run, options.n, data=images, with_outliers=options.with_outliers, outlier_quantile=options.outlier_quantile
     )
@@ -95,8 +100,9 @@ def suggest(options: argparse.Namespace) -> int:
 def _check_targets(options: argparse.Namespace, run: Path) -> None:
     """Refuse, before any work is done, what must not be written."""
     from ebpl.errors import UsageError
-    from ebpl.io import check_output
+    from ebpl.io import check_output, check_table_name
 
+    check_table_name(options.output, parquet=False)
     targets = [options.output]
     if options.label_studio is not None:
         tasks = Path(options.label_studio)
@@ -149,7 +155,8 @@ def _say_next(options: argparse.Namespace, run: Run, count: int) -> None:
 
     def command(labels: str) -> str:
         data = source if near.startswith("..") else near
-        return f"  ebpl add-labels {shlex.quote(data)} {shlex.quote(labels)} --output {free}"
+        skip = " --skip-unreadable" if run.source.get("skip_unreadable") or options.skip_unreadable else ""
+        return f"  ebpl add-labels {shlex.quote(data)} {shlex.quote(labels)} --output {free}{skip}"
 
     lines = []
     if options.label_studio:
@@ -169,16 +176,21 @@ def add_add_labels_options(parser: Parser) -> None:
     add("labels", metavar="LABELS", help="an export of Label Studio (JSON, JSON-MIN or CSV), or a CSV of image,label")
     add("--output", required=True, metavar="FILE", help="the new .csv (or .npz for an .npz) to train on")
     add("--new-classes", action="store_true", help="allow labels of classes that the data does not have yet")
+    add_skip_unreadable(parser)
 
 
 def add_labels(options: argparse.Namespace) -> int:
     """Write the data with the labels that came back."""
     from ebpl.labeling import add_labels
 
-    added = add_labels(options.data, options.labels, options.output, new_classes=options.new_classes)
-    changed = f", {added.changed} images got another label" if added.changed else ""
+    how = {"new_classes": options.new_classes, "skip_unreadable": options.skip_unreadable}
+    added = add_labels(options.data, options.labels, options.output, **how)
+    for note in added.notes:
+        print(_line(note), file=sys.stderr)
+    changed = f", {number_of(added.changed, 'image')} got another label" if added.changed else ""
     output = harmless(shlex.quote(str(added.output)))
-    print(f"{added.new} images have a label now that had none{changed}. Train with: ebpl train {output}")
+    new = number_of(added.new, "image has", "images have")
+    print(f"{new} a label now that had none{changed}. Train with: ebpl train {output}")
     return 0
 
 
@@ -242,9 +254,8 @@ def _counts(found: Inspection, title: str) -> Any:
 
 def _facts(found: Inspection) -> list[str]:
     data = found.contents
-    sizes = [f"{height} x {width} ({count})" for (height, width), count in data.sizes.items()]
-    more = f" and {len(sizes) - SHOWN} other sizes" if len(sizes) > SHOWN else ""
-    lines = [f"sizes (height x width): {', '.join(sizes[:SHOWN]) or 'none'}{more}"]
+    sizes = [f"{width} x {height} ({count})" for (height, width), count in data.sizes.items()]
+    lines = [f"sizes (width x height): {some_of(sizes, SHOWN, many='other sizes') or 'none'}"]
     lines.append("modes: " + (", ".join(f"{kind} {count}" for kind, count in data.kinds.items()) or "none"))
     if data.shape:
         lines.append("training takes them as {2} x {1} x {0} (width x height x channels)".format(*data.shape))
@@ -263,8 +274,9 @@ def _details(found: Inspection, kind: str) -> list[str]:
         items = [_copies(group) for group in groups]
     else:
         return []
-    more = [f"... and {len(items) - SHOWN} more (--json lists all)"] if len(items) > SHOWN else []
-    return items[:SHOWN] + more
+    if len(items) <= SHOWN + 1:
+        return items
+    return [*items[:SHOWN], f"... and {len(items) - SHOWN} more (--json lists all)"]
 
 
 def _copies(group: Group) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebpl.cli.options import Parser, add_data_dir, add_skip_unreadable, share
 from ebpl.cli.train import tell_lost
+from ebpl.errors import number_of
+from ebpl.terminal import harmless
+
+if TYPE_CHECKING:
+    from ebpl.runs import Run
 
 
 def add_evaluate_options(parser: Parser) -> None:
@@ -53,8 +59,12 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.json:
         write_json(Path(options.json), result)
     show(table)
-    for note in result.get("notes", ()):
-        print(note)
+    every = result.get("seeds", {"": result})
+    for note in dict.fromkeys(note for each in every.values() for note in each["notes"]):
+        print(harmless(note))
+    for seed, each in every.items():
+        for warning in each["warnings"]:
+            print(harmless(f"Warning{f' for seed {seed}' if seed != '' else ''}: {warning}"))
     if result.get("not_finished"):
         print(f"Not finished, and left out: seed {', '.join(map(str, result['not_finished']))}")
     for seed, reason in result.get("broken", {}).items():
@@ -68,6 +78,7 @@ def add_report_options(parser: Parser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the run directory, finished or not")
     add("--output", metavar="FILE", help="the page to write (default: report.html in the run directory)")
+    add("--force", action="store_true", help="replace the file that --output names if it exists")
     add("--data", metavar="DATA", help="images to look at, with labels or without (default: the run's own)")
     add_data_dir(parser)
     add_skip_unreadable(parser)
@@ -80,7 +91,7 @@ def report(options: argparse.Namespace) -> int:
 
     how: dict[str, Any] = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
     with counted("images") as done:
-        path = report(options.run, options.output, options.data, **how, done=done)
+        path = report(options.run, options.output, options.data, **how, force=options.force, done=done)
     print(f"The report is in {path}")
     return 0
 
@@ -91,13 +102,14 @@ def add_export_options(parser: Parser) -> None:
     parser.add_argument(
         "--output", metavar="FILE", help="the ONNX file (default: model.onnx in RUN); the model card is put beside it"
     )
+    parser.add_argument("--force", action="store_true", help="replace files of these names if they exist")
 
 
 def export(options: argparse.Namespace) -> int:
     """Write the model."""
     from ebpl.inference.export import card_path, export
 
-    path = export(options.run, options.output)
+    path = export(options.run, options.output, force=options.force)
     print(f"{path} computes what the run's model computes. Its model card is {card_path(path)}")
     return 0
 
@@ -106,8 +118,9 @@ def add_predict_options(parser: Parser) -> None:
     """The options of `ebpl predict`."""
     add = parser.add_argument
     add("run", metavar="RUN", help="the run directory")
-    add("images", metavar="IMAGES", nargs="+", help="image files, or folders: all images in them and below")
-    add("--output", default="-", metavar="FILE", help="the file to write: Parquet if it ends in .parquet, else CSV "
+    add("images", metavar="IMAGES", nargs="+", help="image files, folders (all images in them and below), or CSVs that "
+        "list files in a column image")  # fmt: skip
+    add("--output", default="-", metavar="FILE", help="the file to write: a .csv or a .parquet "
         "(default: a CSV to standard output)")  # fmt: skip
     add("--abstain-below", type=share, default=0.0, metavar="P", help="no label where the confidence is lower")
     add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
@@ -115,10 +128,10 @@ def add_predict_options(parser: Parser) -> None:
     add("--label-outliers", action="store_true", help="give outliers a label too (default: they get none)")
     add(
         "--decide",
-        choices=("probable", "balanced"),
         default="probable",
-        help="balanced: a column 'decision' besides, "
-        "with the class that is most probable compared with its mean over the training images (for rare classes)",
+        metavar="HOW",
+        help="a column 'decision' besides. balanced: the class that is most probable compared with its mean over the "
+        "training images (for rare classes); or a CSV of costs, rows: true class, columns: decision",
     )
     add("--force", action="store_true", help="replace the file that --output names if it exists")
 
@@ -136,15 +149,20 @@ def predict(options: argparse.Namespace) -> int:
     with counted("images") as done:
         summary = predict(run, options.images, options.output, **how, done=done)
     assert isinstance(summary, Summary)
-    parts = [f"{summary.images} images, {summary.kept + summary.labelled_outliers} labelled"]
+    parts = [f"{number_of(summary.images, 'image')}, {summary.kept + summary.labelled_outliers} labelled"]
     if summary.coverage is not None and options.abstain_below:
         parts[0] += f" (coverage {100 * summary.coverage:.0f} %)"
-    if summary.expected_accuracy is not None and summary.coverage is not None:
-        of_them = f"the {summary.kept} that are no outliers" if summary.labelled_outliers else "them"
-        parts.append(f"about {100 * summary.expected_accuracy:.0f} % of {of_them} right, by their own confidence")
+    advice = ""
+    if summary.mean_confidence is not None and summary.coverage is not None:
+        of_them = f" of the {summary.kept} that are no outliers" if summary.labelled_outliers else ""
+        confidence = f"mean confidence{of_them} {100 * summary.mean_confidence:.0f} %"
         if measured := measured_accuracy(run, summary.coverage):
             there = " at that coverage" if options.abstain_below else ""
-            parts.append(f"measured on the run's {measured[1]} test images{there}: {100 * measured[0]:.0f} % right")
+            right = f"{'' if measured.exact else 'about '}{100 * measured.accuracy:.0f} % right"
+            parts += [f"measured on the run's {measured.images} test images{there}: {right}", confidence]
+        else:
+            why, advice = _not_measured(run)
+            parts += [confidence, f"how many are right was not measured: {why}"]
     if summary.outliers is not None:
         are = "is an outlier" if summary.outliers == 1 else "are outliers"
         told = f"{summary.outliers} {are}, unlike the training images"
@@ -156,7 +174,25 @@ def predict(options: argparse.Namespace) -> int:
     if summary.unreadable:
         parts.append(f"{summary.unreadable} cannot be read")
     print("; ".join(parts) + ".", file=sys.stderr)
+    for line in (advice, summary.skipped_in_words and f"Skipped: {summary.skipped_in_words}."):
+        if line:
+            print(line, file=sys.stderr)
     if summary.unreadable == summary.images:
         where = "" if options.output == "-" else f" in {options.output}"
         raise DataError(f"None of the images can be read: the column 'problem'{where} says why.")
     return 0
+
+
+def _not_measured(run: Run) -> tuple[str, str]:
+    """Why it is not known how many labels are right, and a line on how to find out."""
+    from ebpl.calibration import CalibrationCheck
+
+    command = f"ebpl evaluate {shlex.quote(str(run.path))} LABELLED_IMAGES"
+    if not run.finished:
+        return "the run is not finished", f"To measure it: {command}"
+    result = run.metrics()
+    if result["metrics"] is not None:
+        return "the run does not hold its accuracy at each confidence", f"To measure it: {command}"
+    check = CalibrationCheck.stored(result.get("check"))
+    advice = f"To measure it: {command} (or train with a part test/ in the data)."
+    return "the run has no test images", f"{check} {advice}" if check else advice

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from ebpl import terminal
 from ebpl.config import Setting, fields, find
 from ebpl.config.compat import OLD_NAMES
 from ebpl.config.presets import PRESETS
@@ -172,15 +172,10 @@ def share(text: str) -> float:
 
 def seconds(text: str) -> float:
     """Seconds from 90, 90s, 20m or 1.5h."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    unit = units.get(text[-1:], 0)
     try:
-        value = float(text[:-1] if unit else text) * (unit or 1)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time. Give for instance 90, 90s, 20m or 1.5h")
-    return value
+        return terminal.seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def words(text: str) -> list[str]:

@@ -35,7 +35,7 @@ def add_train_options(parser: Parser) -> None:
     add("--run", metavar="DIR", help="the new run directory (default: a free name in runs/)")
     add("--seeds", metavar="0-4", help="train several seeds, each in DIR/seed-N")
     add_skip_unreadable(parser)
-    add("--time-limit", type=seconds, metavar="20m", help="shorten epochs until the training fits this time")
+    add("--time-limit", type=seconds, metavar="20m", help="shorten epochs as far as this time needs")
     _add_processes(parser)
     add_settings(parser)
 
@@ -140,6 +140,9 @@ def add_resume_options(parser: Parser) -> None:
         "runs", metavar="RUN", nargs="+", help="run directories, or the folder of several seeds: all of them at once"
     )
     add_data_dir(parser)
+    parser.add_argument(
+        "--time-limit", type=seconds, metavar="20m", help="the time for the rest (default: what is left of train's)"
+    )
     _add_processes(parser)
 
 
@@ -155,6 +158,7 @@ def resume(options: argparse.Namespace) -> int:
     from ebpl import api
     from ebpl.terminal import terminal_progress, terminal_progresses
 
+    how: dict[str, Any] = {"data_dir": options.data_dir, "time_limit": options.time_limit}
     broken = api.damaged(runs)
     for run in runs:
         if run.finished and run.path not in broken and launch.place().is_first:
@@ -162,14 +166,14 @@ def resume(options: argparse.Namespace) -> int:
     if len(runs) == 1:
         among = {"devices": options.devices, "nodes": options.nodes}
         named = Path(options.runs[0])
-        code = _show_finished(api.resume(runs[0], data_dir=options.data_dir, progress=terminal_progress(), **among))
+        code = _show_finished(api.resume(runs[0], **how, progress=terminal_progress(), **among))
         return code or tell_lost(named if named.resolve() != runs[0].path.resolve() else None)
     unfinished = [run for run in runs if not run.finished]
     together = seeds_folder(runs)
     labels = [run.path.name.replace("-", " ") if together else str(run.path) for run in unfinished]
     try:
         with terminal_progresses(labels) as bars:
-            api.resume(unfinished, data_dir=options.data_dir, progress=bars)
+            api.resume(unfinished, **how, progress=bars)
     except SomeFailedError as failed:
         broken |= failed.failures
     lost = _show_all([run for run in runs if run.path not in broken])

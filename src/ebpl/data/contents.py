@@ -147,7 +147,7 @@ def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
         if path in found.looks
     ]
     broken = unread(listed, found)
-    notes = [*listed.notes, *(found.notes(found.size(image_size)) if found.looks else ())]
+    notes = [*listed.notes, *listed.advice, *(found.notes(found.size(image_size)) if found.looks else ())]
     looks: list[ImageInfo] = list(found.looks.values())
     number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
     labels = [number[entry.label] for entry in entries if entry.part == "train"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.errors import DataError
+from ebpl.errors import DataError, some_of
 from ebpl.io import is_text
 
 UNLABELED = -1
@@ -47,10 +48,21 @@ class Images:
         pixels = np.ascontiguousarray(self.pixels)
         return (hashlib.blake2b(image.data, digest_size=16).digest() for image in pixels)
 
+    def fingerprint(self, classes: tuple[str, ...]) -> str:
+        """A digest of the images and of their labels, which number these classes."""
+        return _fingerprint(classes, self)
+
     def take(self, index: NDArray[Any]) -> Images:
         """Some of the images."""
         paths = tuple(self.paths[i] for i in index) if self.paths else None
         return Images(self.pixels[index], self.labels[index], paths)
+
+    def labeled_in(self, others: Images) -> int:
+        """How many of the labelled images are, pixel for pixel, among others too."""
+        if self.pixels.shape[1:] != others.pixels.shape[1:]:
+            return 0
+        known = set(others.digests())
+        return sum(digest in known for digest in self.take(np.flatnonzero(self.labeled)).digests())
 
     def with_channels(self, channels: int) -> Images:
         """The images as gray (1) or colour (3)."""
@@ -84,6 +96,11 @@ class ImageSet:
         height, width, channels = self.train.pixels.shape[1:]
         return channels, height, width
 
+    @cached_property
+    def test_in_training(self) -> int:
+        """How many labelled test images are among the training images too, labelled or not."""
+        return self.test.labeled_in(self.train) if self.test is not None else 0
+
     @property
     def is_benchmark(self) -> bool:
         """Whether the paper's protocol of hiding labels applies."""
@@ -91,13 +108,22 @@ class ImageSet:
 
     def fingerprint(self) -> str:
         """A digest of all images, labels and classes: shows whether data is still what a run began with."""
-        digest = hashlib.sha256(repr(self.classes).encode())
-        for part in (self.train, self.validation, self.test):
-            digest.update(repr(part and part.pixels.shape).encode())
-            if part is not None:
-                digest.update(np.ascontiguousarray(part.pixels).data)
-                digest.update(np.ascontiguousarray(part.labels).data)
-        return digest.hexdigest()[:16]
+        return _fingerprint(self.classes, self.train, self.validation, self.test)
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a run keeps to know its data again: the digest of all of it, and of the test images where it has any."""
+        tested = {"test_fingerprint": self.test.fingerprint(self.classes)} if self.test is not None else {}
+        return {"fingerprint": self.fingerprint(), **tested}
+
+
+def _fingerprint(classes: tuple[str, ...], *parts: Images | None) -> str:
+    digest = hashlib.sha256(repr(classes).encode())
+    for part in parts:
+        digest.update(repr(part and part.pixels.shape).encode())
+        if part is not None:
+            digest.update(np.ascontiguousarray(part.pixels).data)
+            digest.update(np.ascontiguousarray(part.labels).data)
+    return digest.hexdigest()[:16]
 
 
 def from_arrays(
@@ -196,6 +222,18 @@ def conflicts(images: Iterable[tuple[bytes, str, str]]) -> list[str]:
     return [f"Warning: {what} different labels, so at least one is wrong: {instance}{first}. See ebpl inspect"]
 
 
+def in_training(count: int, of: int, what: str, result: str = "this is") -> list[str]:
+    """A note where so many of the images to measure on, which are called `what`, were trained on.
+
+    >>> in_training(0, 9, "the 9 test images"), in_training(1, 9, "the 9 test images")
+    ([], ['Warning: 1 of the 9 test images was in the training data, so this is not a measure of new images alone'])
+    """
+    if not count:
+        return []
+    were, alone = "was" if count == 1 else "were", " alone" if count < of else ""
+    return [f"Warning: {count} of {what} {were} in the training data, so {result} not a measure of new images{alone}"]
+
+
 def check(data: ImageSet) -> None:
     """Raise where no classifier can be trained: no images, no labels, one class, a class without a label."""
     if len(data.train) == 0:
@@ -209,5 +247,4 @@ def check(data: ImageSet) -> None:
         )
     empty = [name for name, count in zip(data.classes, counts, strict=True) if count == 0]
     if empty:
-        more = f" and {len(empty) - 10} more" if len(empty) > 10 else ""
-        raise DataError(f"{data.name}: no labelled training image of class {', '.join(empty[:10])}{more}.")
+        raise DataError(f"{data.name}: no labelled training image of class {some_of(empty, 10)}.")

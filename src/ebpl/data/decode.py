@@ -12,11 +12,13 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,12 @@ LARGE = 32_000_000
 """Images of more pixels are read one at a time, so that several readers do not need several times the memory."""
 _large = threading.Lock()
 
+AT_ONCE = 512
+"""So many files are given to the readers at a time."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+LINKED_FOLDER = "/"
+"""Stands for linked folders among endings of names, of which it can be none."""
 ORIENTATION = 0x0112
 """EXIF: how the camera was held."""
 
@@ -85,11 +93,12 @@ def printable(path: Path) -> str:
     return str(path) if is_text(str(path)) else f"{str(path)!a}"
 
 
-def image_files(folder: Path) -> Iterator[Path]:
+def image_files(folder: Path, skipped: Counter[str] | None = None) -> Iterator[Path]:
     """The image files in a folder and below, in the order of their names, the files of a folder first.
 
     Hidden folders are left out, and folders that a link leads to, so that no loop is entered. A folder that may not be
-    opened is named instead of what is in it: reading it will say why.
+    opened is named instead of what is in it: reading it will say why. `skipped` counts other files that are not hidden
+    by the ending of their names, and linked folders.
     """
     waiting = [folder]
     while waiting:
@@ -98,10 +107,13 @@ def image_files(folder: Path) -> Iterator[Path]:
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
+                    linked = entry.is_symlink() and os.path.isdir(entry)
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.name)
-                    elif is_image(entry.name) and not (entry.is_symlink() and os.path.isdir(entry)):
+                    elif is_image(entry.name) and not linked:
                         files.append(entry.name)
+                    elif skipped is not None and not is_hidden(entry.name):
+                        skipped[LINKED_FOLDER if linked else Path(entry.name).suffix.lower()] += 1
         except OSError:
             yield here
             continue
@@ -114,11 +126,44 @@ def readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """The results in the order of the items, a few hundred at a time, since each that waits needs memory."""
+    waiting = iter(items)
+    with readers() as pool:
+        while batch := list(islice(waiting, AT_ONCE)):
+            yield from pool.map(work, batch)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name longer than any file's can be, or with a character that none has
+        return False
+
+
+def stacked(pictures: Sequence[NDArray[np.uint8]], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Pictures as one array (N, H, W, C) at this height and width."""
+    from PIL import Image
+
+    pixels = np.empty((len(pictures), *size, channels), np.uint8)
+    for target, picture in zip(pixels, pictures, strict=True):
+        if picture.shape[:2] != size:
+            picture = np.asarray(resized_picture(Image.fromarray(picture), size), np.uint8)
+        target[...] = picture[..., None] if picture.ndim == 2 else picture
+    return pixels
+
+
 def read_image(path: Path, size: tuple[int, int], gray: bool) -> tuple[NDArray[np.uint8], ImageInfo]:
     """An image file as bytes (H, W, C) of this height and width, and what the file holds."""
     picture, look = read_picture(path)
+    return sized(picture, size, gray), look
+
+
+def sized(picture: Image, size: tuple[int, int], gray: bool) -> NDArray[np.uint8]:
+    """A picture as bytes (H, W, C) of this height and width."""
     pixels = np.asarray(resized_picture(picture.convert("L" if gray else "RGB"), size), dtype=np.uint8)
-    return pixels[..., None] if gray else pixels, look
+    return pixels[..., None] if gray else pixels
 
 
 def resized_picture(picture: Image, size: tuple[int, int]) -> Image:
@@ -161,10 +206,11 @@ def read_picture(path: Path) -> tuple[Image, ImageInfo]:
         if pixels > MOST_PIXELS:
             raise ValueError(_too_large(pixels))
         with _large if pixels > LARGE else contextlib.nullcontext():
-            return _seen(image)
+            return as_seen(image)
 
 
-def _seen(image: Image) -> tuple[Image, ImageInfo]:
+def as_seen(image: Image) -> tuple[Image, ImageInfo]:
+    """An image as `read_picture` gives that of a file."""
     from PIL.Image import Transpose
 
     kind, gray = _kind(image.mode)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,36 +18,35 @@ from ebpl.data.decode import (
     ImageInfo,
     digest,
     image_files,
+    in_threads,
+    is_file,
     is_hidden,
     is_image,
     is_text,
     printable,
     read_picture,
-    readers,
     resized_picture,
+    stacked,
     unreadable,
 )
 from ebpl.data.formats import NO_LABEL, read_table, text_of
-from ebpl.errors import DataError
+from ebpl.errors import DataError, number_of, several, some_of
 
-SKIP = "\nOr let ebpl train or evaluate leave them out with --skip-unreadable (in Python: skip_unreadable=True)."
+SKIP = "\nOr leave them out with --skip-unreadable (in Python: skip_unreadable=True)."
 LARGEST_KEPT = 64
 RESIZED = 32
 LONGEST_SHOWN = 300
-AT_ONCE = 512
-"""So many files are given to the readers at a time."""
 
 Listing = dict[str, list[tuple[Path, str]]]
 """For train, validation and test: image files with their class name, '' where unlabelled."""
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Absent(NamedTuple):
-    """An image that a list names and that is not there: where it is named, and its label."""
+    """An image that a list names and that is not there: where it is named, its label, and its name."""
 
     where: str
     label: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,15 @@ class Listed:
         """Names of the classes; one whose images cannot be read is still among them, so that it is missed."""
         labels = {label for part in self.parts.values() for _, label in part}
         return tuple(sorted((labels | {absent.label for absent in self.absent}) - {""}))
+
+    @property
+    def advice(self) -> list[str]:
+        """Where the images that a list names were looked for, if some are not there."""
+        name = next((absent.name for absent in self.absent if absent.name), "")
+        if not name:
+            return []
+        text = f"paths are relative to the folder of {self.listing}: looked for {self.root / name[:LONGEST_SHOWN]}"
+        return [f"{text}, though {name} is there relative to the current folder" if is_file(Path(name)) else text]
 
     def called(self, path: Path) -> str:
         """What an image is called: its path from the folder or list."""
@@ -111,19 +118,24 @@ class Survey:
     def notes(self, size: tuple[int, int]) -> list[str]:
         """What reading the images at this size does to them."""
         texts = {
-            "deep": "{} images of more than 8 bits are stretched, each to its own range",
-            "turned": "{} images are turned as their EXIF data says",
-            "transparent": "{} images are put on white where they are transparent",
-            "frames": "{} images have several frames or pages; the first is taken",
+            "deep": ("of more than 8 bits is stretched", "of more than 8 bits are stretched, each to its own range"),
+            "turned": ("is turned as its EXIF data says", "are turned as their EXIF data says"),
+            "transparent": ("is put on white where it is transparent", "are put on white where they are transparent"),
+            "frames": (frames := "with several frames or pages: the first is taken", frames),
         }
         counts = {name: sum(getattr(look, name) for look in self.looks.values()) for name in texts}
-        notes = [text.format(counts[name]) for name, text in texts.items() if counts[name]]
+        notes = [
+            number_of(counts[name], f"image {one}", f"images {many}")
+            for name, (one, many) in texts.items()
+            if counts[name]
+        ]
         sizes = {(look.height, look.width) for look in self.looks.values()}
         if sizes == {size}:
             return notes
         if len(sizes) == 1:
-            return [*notes, "images of {} x {} pixels are resized to {} x {}".format(*next(iter(sizes)), *size)]
-        return [*notes, f"images of {len(sizes)} different sizes are resized to {size[0]} x {size[1]}"]
+            text = "images of {1} x {0} pixels (width x height) are resized to {3} x {2}"
+            return [*notes, text.format(*next(iter(sizes)), *size)]
+        return [*notes, f"images of {len(sizes)} different sizes are resized to {size[1]} x {size[0]}"]
 
 
 def survey(
@@ -151,7 +163,7 @@ def survey(
         except Exception as error:
             return unreadable(path, error)
 
-    for path, seen in zip(listed.files, _in_threads(look, listed.files), strict=True):
+    for path, seen in zip(listed.files, in_threads(look, listed.files), strict=True):
         if isinstance(seen, str):
             found.broken[path] = seen
         else:
@@ -163,8 +175,8 @@ def survey(
 def read(listed: Listed, image_size: int | None = None, skip_unreadable: bool = False) -> ImageSet:
     """All listed images at one size and in one mode; unreadable ones are named in one error, or left out."""
     if listed.absent and not skip_unreadable:
-        what = f"{listed.listing} names images that do not exist (relative to {listed.root})"
-        raise DataError(several(what, [where for where, _ in listed.absent]) + SKIP)
+        told = several(f"{listed.listing} names images that do not exist", [absent.where for absent in listed.absent])
+        raise DataError("".join([told, *(f"\n{line[0].upper()}{line[1:]}." for line in listed.advice), SKIP]))
     found = survey(
         listed, image_size, digests={path for part in listed.parts.values() for path, label in part if label}
     )
@@ -176,7 +188,7 @@ def read(listed: Listed, image_size: int | None = None, skip_unreadable: bool = 
 
 def unread(listed: Listed, found: Survey) -> list[tuple[str, str]]:
     """Everything that cannot be read, with the reason."""
-    absent = [(where, "there is no such file") for where, _ in listed.absent]
+    absent = [(each.where, "there is no such file") for each in listed.absent]
     return [*absent, *((printable(path), reason) for path, reason in found.broken.items())]
 
 
@@ -184,9 +196,9 @@ def read_surveyed(listed: Listed, found: Survey, image_size: int | None = None) 
     """The images that can be read, at one size and in one mode; the others are noted."""
     notes = list(listed.notes)
     if broken := unread(listed, found):
-        shown = "; ".join(f"{name} ({reason})" for name, reason in broken[:10])
-        more = f"; and {len(broken) - 10} more" if len(broken) > 10 else ""
-        notes.append(f"{len(broken)} images that cannot be read are left out: {shown}{more}")
+        what = number_of(len(broken), "image that cannot be read is", "images that cannot be read are")
+        notes.append(f"{what} left out: {some_of([f'{name} ({reason})' for name, reason in broken], 10)}")
+        notes += listed.advice
     if not found.looks:
         raise DataError(f"None of the {len(broken)} images of {listed.listing or listed.root} can be read.")
     size, gray = found.size(image_size), found.gray
@@ -201,37 +213,11 @@ def read_surveyed(listed: Listed, found: Survey, image_size: int | None = None) 
             paths = tuple(listed.called(path) for path, _ in readable)
             labels = np.array([number[label] for _, label in readable], np.int64)
             pixels = [found.pixels[path] for path, _ in readable]
-            parts[part] = Images(_stacked(pixels, size, 1 if gray else 3), labels, paths)
+            parts[part] = Images(stacked(pixels, size, 1 if gray else 3), labels, paths)
     if "train" not in parts:  # good to measure on, though not to train on
         parts["train"] = next(iter(parts.values())).take(np.zeros(0, np.int64))
     test, validation = parts.get("test"), parts.get("validation")
     return ImageSet(listed.name, listed.classes, parts["train"], test, validation, notes=tuple(notes))
-
-
-def _stacked(pictures: Sequence[NDArray[np.uint8]], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """Pictures as one array (N, H, W, C) at this height and width."""
-    from PIL import Image
-
-    pixels = np.empty((len(pictures), *size, channels), np.uint8)
-    for target, picture in zip(pixels, pictures, strict=True):
-        if picture.shape[:2] != size:
-            picture = np.asarray(resized_picture(Image.fromarray(picture), size), np.uint8)
-        target[...] = picture[..., None] if picture.ndim == 2 else picture
-    return pixels
-
-
-def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """The results in the order of the items, a few hundred at a time, since each that waits needs memory."""
-    waiting = iter(items)
-    with readers() as pool:
-        while batch := list(islice(waiting, AT_ONCE)):
-            yield from pool.map(work, batch)
-
-
-def several(what: str, items: Sequence[str], shown: int = 10) -> str:
-    """A text that lists the first few of what is wrong and counts the rest."""
-    more = f"\n  ... and {len(items) - shown} more" if len(items) > shown else ""
-    return what + ":\n  " + "\n  ".join(items[:shown]) + more
 
 
 UNLABELED_FOLDERS = frozenset({"unlabeled", "unlabelled"})
@@ -253,25 +239,28 @@ def from_csv(path: Path, image_size: int | None = None, *, skip_unreadable: bool
 
 
 def list_folder(root: Path) -> Listed:
-    """The image files of a folder, with their labels."""
-    folders = _folders(root)
-    for folder in folders:
-        _check_link(folder)
+    """The image files of a folder, with their labels; all that is wrong with its folders is one error."""
+    wrong: list[str] = []
+    folders = _unlinked(_folders(root), wrong)
     if any(folder.name.lower() == "train" and _folders(folder) for folder in folders):
-        parts = _split_folders(root, folders)
+        parts = _split_folders(root, folders, wrong)
     else:
-        parts = _beside_classes(folders)
+        parts = _beside_classes(folders, wrong)
+    if wrong:
+        raise DataError(wrong[0] if len(wrong) == 1 else several(f"{len(wrong)} folders of {root} are wrong", wrong))
     loose = _loose(root)
     if not any(parts.values()):
-        found = f"{loose} images, but no class folders" if loose else "no images"
+        found = f"{number_of(loose, 'image')}, but no class folders" if loose else "no images"
         raise DataError(
             f"{root} holds {found}. Wanted are class folders with images ({', '.join(sorted(IMAGE_ENDINGS))}) and, "
             f"for images without a label, {root / 'unlabeled'}."
         )
-    notes = [f"{loose} images beside the folders are left out; unlabelled ones belong in unlabeled/"] if loose else []
+    beside = number_of(loose, "image beside the folders is", "images beside the folders are")
+    notes = [f"{beside} left out; unlabelled ones belong in unlabeled/"] if loose else []
     for folder in folders:
         if folder.name.lower() in PARTS and PARTS[folder.name.lower()] in parts and (loose := _loose(folder)):
-            notes.append(f"{loose} images in {folder.name}/ are in no class folder and left out")
+            there = number_of(loose, f"image in {folder.name}/ is", f"images in {folder.name}/ are")
+            notes.append(f"{there} in no class folder and left out")
     return Listed(root.resolve().name, root, parts, tuple(notes))
 
 
@@ -290,109 +279,111 @@ def _holds_runs(folder: Path) -> bool:
     return any(next(folder.glob(mark), None) for mark in marks)
 
 
-def _split_folders(root: Path, folders: list[Path]) -> Listing:
+def _split_folders(root: Path, folders: list[Path], wrong: list[str]) -> Listing:
     """`train`, `test` and `val` with class folders each, and perhaps `unlabeled` beside them."""
     parts: Listing = {}
     for folder in folders:
         name = folder.name.lower()
         if name in UNLABELED_FOLDERS:
-            parts.setdefault("train", []).extend(_class_folders([folder]))
+            parts.setdefault("train", []).extend(_class_folders([folder], wrong))
         elif name in PARTS:
-            parts.setdefault(PARTS[name], []).extend(_class_folders(_folders(folder)))
+            parts.setdefault(PARTS[name], []).extend(_class_folders(_folders(folder), wrong))
         else:
-            raise DataError(
+            wrong.append(
                 f"{root} has a folder train, so {folder.name} beside it is no class. Move it into {root / 'train'}, or "
                 "away."
             )
     return parts
 
 
-def _beside_classes(folders: list[Path]) -> Listing:
+def _beside_classes(folders: list[Path], wrong: list[str]) -> Listing:
     """Class folders and `unlabeled`, and perhaps `test` and `val` beside them, with class folders of their own."""
     classes = [folder for folder in folders if folder.name.lower() not in PARTS or folder.name.lower() == "train"]
     names = {folder.name for folder in classes if folder.name.lower() not in UNLABELED_FOLDERS}
-    for folder in classes:
-        _check_name(folder, names)
-    parts: Listing = {"train": _class_folders(classes)}
+    parts: Listing = {"train": _class_folders([each for each in classes if not _is_part(each, names, wrong)], wrong)}
     for folder in (each for each in folders if each not in classes):
         inside = _folders(folder)
         if not inside or (names and names.isdisjoint(each.name for each in inside)):
             holds = f"no folder of {', '.join(sorted(names)[:3])}" if inside and names else "no class folders"
-            raise DataError(
+            wrong.append(
                 f"{folder} looks like images to measure on, but holds {holds}. If it is that, sort its images into "
                 f"{folder / '<class>'}, or move it away (ebpl predict labels images without a class). If it is a "
                 "class, give it another name, or list the images in a CSV."
             )
-        parts.setdefault(PARTS[folder.name.lower()], []).extend(_class_folders(inside))
+            continue
+        parts.setdefault(PARTS[folder.name.lower()], []).extend(_class_folders(inside, wrong))
     return parts
 
 
-def _check_name(folder: Path, classes: set[str]) -> None:
-    """Refuse a folder that is named much like a part and holds folders named as the classes beside it."""
-    if PART_LIKE.match(folder.name.lower()) and not classes.isdisjoint(each.name for each in _folders(folder)):
-        raise DataError(
-            f"{folder} would be a class, but holds folders of the classes beside it. If it holds images to measure on, "
-            "name it test or val; else move it away."
-        )
+def _is_part(folder: Path, classes: set[str], wrong: list[str]) -> bool:
+    """Whether a folder is named much like a part and holds folders named as the classes beside it."""
+    if not PART_LIKE.match(folder.name.lower()) or classes.isdisjoint(each.name for each in _folders(folder)):
+        return False
+    wrong.append(
+        f"{folder} would be a class, but holds folders of the classes beside it. If it holds images to measure on, "
+        "name it test or val; else move it away."
+    )
+    return True
 
 
-def _class_folders(folders: list[Path]) -> list[tuple[Path, str]]:
+def _class_folders(folders: list[Path], wrong: list[str]) -> list[tuple[Path, str]]:
     found = []
-    for folder in folders:
-        _check_link(folder)
+    for folder in _unlinked(folders, wrong):
         label = "" if folder.name.lower() in UNLABELED_FOLDERS else folder.name
-        if label:
-            _check_class_folder(folder)
+        if label and (reason := _no_class(folder)):
+            wrong.append(reason)
+            continue
         inside = [(path, label) for path in image_files(folder)]
         if label and not inside:
-            raise DataError(f"{folder} holds no image that can be read ({', '.join(sorted(IMAGE_ENDINGS))}).")
+            endings = ", ".join(sorted(IMAGE_ENDINGS))
+            wrong.append(f"{folder} holds no image that can be read ({endings}). Remove the folder, or put images in.")
         found += inside
     return found
 
 
-def _check_link(folder: Path) -> None:
-    if folder.is_symlink():
-        raise DataError(
-            f"{folder} is a link to a folder, and such links are not followed. Put the folder itself there, list the "
-            "images in a CSV, or remove the link."
-        )
+def _unlinked(folders: list[Path], wrong: list[str]) -> list[Path]:
+    """The folders themselves, without links to folders."""
+    wrong += [
+        f"{folder} is a link to a folder, and such links are not followed. Put the folder itself there, list the "
+        "images in a CSV, or remove the link."
+        for folder in folders
+        if folder.is_symlink()
+    ]
+    return [folder for folder in folders if not folder.is_symlink()]
 
 
-def _check_class_folder(folder: Path) -> None:
-    """Refuse what is surely no class: a misspelt `unlabeled`, a folder with classes of its own."""
+def _no_class(folder: Path) -> str:
+    """What is surely no class: a misspelt `unlabeled`, a folder with classes of its own."""
     if difflib.get_close_matches(folder.name.lower(), UNLABELED_FOLDERS, cutoff=0.8):
-        raise DataError(f"{folder} would be a class. Did you mean {folder.with_name('unlabeled')}?")
+        return f"{folder} would be a class. Did you mean {folder.with_name('unlabeled')}?"
     special = [e.name for e in _folders(folder) if e.name.lower() in UNLABELED_FOLDERS or e.name.lower() == "train"]
-    if special:
-        raise DataError(f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data.")
+    return f"{folder} would be a class, but holds {special[0]}: give that folder itself as the data." if special else ""
 
 
 def list_csv(path: Path) -> Listed:
     """The image files that a CSV names, with their labels."""
     parts: Listing = {}
-    absent = []
+    absent, wrong = list[Absent](), list[str]()
     blank: set[str] = set()
     for line, row in read_table(path, text_of(path), ["image"], ["label"]):
         name, label = row.get("image", ""), row.get("label", "")
         file_path = path.parent / name
+        if "\\" in name and not is_file(file_path):  # as Windows writes it
+            file_path = path.parent / name.replace("\\", "/")
         if label.lower() in NO_LABEL:
             blank |= {label} - {""}
             label = ""
-        if not name or not _exists(file_path):
-            absent.append(Absent(f"line {line}: {name[:LONGEST_SHOWN] or '(empty)'}", label))
+        if not name or not is_file(file_path):
+            absent.append(Absent(f"line {line}: {name[:LONGEST_SHOWN] or '(empty)'}", label, name))
             continue
         part = (row.get("split") or "train").lower()
         if part not in PARTS:
-            raise DataError(f"{path}, line {line}: split is {part!r}; wanted is train, val or test.")
+            wrong.append(f"line {line}: split is {part[:LONGEST_SHOWN]!r}")
+            continue
         parts.setdefault(PARTS[part], []).append((file_path, label))
+    if wrong:
+        raise DataError(several(f"{path}: wanted as split is train, val or test", wrong))
     if not parts and not absent:
         raise DataError(f"{path} lists no images.")
     notes = (f"images with the label {' or '.join(sorted(blank))} are taken as unlabelled",) if blank else ()
     return Listed(path.stem, path.parent, parts, notes, tuple(absent), path)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name longer than any file's can be, or with a character that none has
-        return False

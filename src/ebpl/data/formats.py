@@ -12,7 +12,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -90,6 +90,34 @@ def read_table(path: Path, text: str, *wanted: Collection[str]) -> Iterator[tupl
         raise DataError(f"{path} is not a CSV: {error}.") from error
     finally:
         csv.field_size_limit(limit)
+
+
+def read_costs(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
+    """Costs by true class (rows) and decision (columns), in the order of the classes, from a CSV that names both."""
+    text = text_of(path)
+    try:
+        tables = [list(csv.reader(io.StringIO(text, newline=""), delimiter=separator)) for separator in SEPARATORS]
+    except csv.Error as error:
+        raise DataError(f"{path} is not a CSV: {error}.") from error
+    cells = [[[plain_cell(cell.strip()) for cell in row] for row in table if any(row)] for table in tables]
+    rows = next((table for table in cells if table and sorted(table[0][1:]) == sorted(classes)), None)
+    if rows is None or sorted(row[0] for row in rows[1:]) != sorted(classes):
+        raise DataError(
+            f"{path} is no table of costs for this model. Its first line and its first column must each name every "
+            f"class once, after one cell for the corner: {', '.join(classes)}."
+        )
+    found = np.zeros((len(classes), len(classes)))
+    for row in rows[1:]:
+        for decision, cost in zip(rows[0][1:], [*row[1:], *[""] * len(classes)], strict=False):
+            try:
+                found[classes.index(row[0]), classes.index(decision)] = float(cost)
+            except ValueError:
+                raise DataError(
+                    f"{path}: the cost of deciding {decision} for {row[0]} is {cost!r}, no number."
+                ) from None
+    if not np.isfinite(found).all():
+        raise DataError(f"{path} holds a cost that is not finite.")
+    return found
 
 
 def _has(names: list[str], wanted: tuple[Collection[str], ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.calibration import apply_temperature
+from ebpl.calibration import apply_temperature, warnings_of
 from ebpl.config import Settings
-from ebpl.data import load
-from ebpl.data.dataset import Images, ImageSet
+from ebpl.data import BENCHMARK_NAMES, load
+from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.devices import device_and_dtype
-from ebpl.errors import DataError, RunError
+from ebpl.errors import DataError, EbplError, RunError
 from ebpl.io import write_json
 from ebpl.metrics import by_bin, measure, spread
 from ebpl.metrics.calibration import Floats, Labels
 from ebpl.metrics.classification import by_class
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
-from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, read, read_table
+from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, finite, read, read_table
+from ebpl.training import made_updates
 from ebpl.training.relabel import Phase
 from ebpl.training.train_state import TrainState
 from ebpl.training.training_set import TrainingSet
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 
 MOST_ENERGIES = 5000
+MOST_FILES = 20_000
+"""More image files of a run are not read again only to look for some of them."""
 Data = str | os.PathLike[str] | ImageSet
 
 
@@ -62,13 +66,15 @@ def evaluation(
     data_dir: str | os.PathLike[str] | None = None,
     skip_unreadable: bool = False,
 ) -> dict[str, Any]:
-    """Measures, reliability bins, how the weights were chosen, and what was done to the images while reading them."""
+    """Measures, reliability bins, how the weights were chosen, and what to know of the images and of the model."""
     run = opened(run)
     model, description = run.load_model()
     images, notes = _test_images(run, data, data_dir, description, skip_unreadable)
     probabilities = _predicted(model, run.settings, images)
     found = _evaluation(probabilities, images, description["classes"], description["chosen"])
-    return {**found, "notes": list(notes)}
+    sizes = {"images": {"test": found["metrics"]["images"]}}
+    warnings = warnings_of({**found, **sizes}, "test image" if data is None else "labelled image")
+    return {**found, "notes": list(notes), "warnings": warnings}
 
 
 def evaluation_of_seeds(
@@ -112,12 +118,14 @@ def finish(run: Run, trainer: Trainer) -> None:
     if data.test is not None and data.test.labeled.any():
         probabilities = _predicted(model, settings, data.test)
         result = _evaluation(probabilities, data.test, data.classes, chosen)
-        arrays = {**_answers(probabilities), **arrays}
+        arrays = {**_answers(probabilities, data.test.labels), **arrays}
         last = apply_temperature(_predicted(state.predictor, settings, data.test), state.temperature)
         result["last"] = {"metrics": measure(last, data.test.labels)}
     if arrays:
         run.save_details(arrays)
     result |= summary(state, trainer.training_set, trainer.schedule, class_counts(run.path, data.classes))
+    result["images"]["test_in_training"] = data.test_in_training
+    result["updates"] = {"made": made_updates(state.progress.history, trainer.updates), "of": trainer.total_updates}
     rejected = trainer.training_set.unlabeled_index[state.progress.rejected]
     belong = np.delete(np.arange(len(data.train)), rejected)
     result |= _on_training_images(model, settings, data.train.take(belong))
@@ -141,11 +149,12 @@ def _on_training_images(model: HybridModel, settings: Settings, images: Images) 
     return result
 
 
-def _answers(probabilities: Floats) -> dict[str, Any]:
-    """What the model says of each test image, in few bytes."""
+def _answers(probabilities: Floats, truth: Labels) -> dict[str, Any]:
+    """What the model says of each test image, and what is true (-1: not known), in few bytes."""
     return {
         "test_labels": probabilities.argmax(1).astype(np.uint16),
-        "test_confidences": probabilities.max(1).astype(np.float16),
+        "test_confidences": probabilities.max(1).astype(np.float32),
+        "test_truth": truth.astype(np.int16),
     }
 
 
@@ -185,18 +194,80 @@ def _test_images(
 ) -> tuple[Images, Sequence[str]]:
     """The images to measure on, with labels in the model's own numbering, and what was done to them."""
     if data is None:
-        images = run.load_data(data_dir=data_dir)
-        check_own(run, images, description)
-        if images.test is None or not images.test.labeled.any():
-            raise DataError(
-                f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
-            )
-        return images.test, images.notes
+        return _own_test_images(run, data_dir, description, skip_unreadable)
     images = load_for(description, data, data_dir, skip_unreadable)
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
     if not part.labeled.any():
         raise DataError(f"{images.name} has no labelled image to measure on.")
-    return as_trained(description, images, part), images.notes
+    own = images if images.fingerprint() == run.source.get("fingerprint") else None
+    part = as_trained(description, images, part)
+    return part, [*images.notes, *trained_on(run, part, own)]
+
+
+def trained_on(run: Run, images: Images, own: ImageSet | None = None) -> list[str]:
+    """A note where a run was trained on some of the labelled images; none where its own data cannot be had quickly."""
+    try:
+        if own is None and _many_files(run):
+            return []
+        own = own or run.load_data()
+    except (EbplError, OSError, MemoryError):
+        return []
+    labeled = int(images.labeled.sum())
+    return in_training(images.labeled_in(own.train), labeled, f"these {labeled} images")
+
+
+def _many_files(run: Run) -> bool:
+    """Whether a run was trained on so many image files that reading them again takes long."""
+    path = str(run.source.get("path"))
+    counts = run.metrics().get("images") if run.finished else None
+    if path in BENCHMARK_NAMES or path.lower().endswith(".npz") or not isinstance(counts, dict):
+        return False
+    labelled = counts.get("labelled")
+    numbers = [*(labelled.values() if isinstance(labelled, dict) else ()), counts.get("unlabelled")]
+    return sum(finite(number) or 0.0 for number in numbers) > MOST_FILES
+
+
+def _own_test_images(
+    run: Run, data_dir: Any, description: dict[str, Any], skip_unreadable: bool
+) -> tuple[Images, Sequence[str]]:
+    """The run's own test images; they must be as they were, other images of its data need not."""
+    images, unchanged = images_now(run, description, data_dir=data_dir, skip_unreadable=skip_unreadable)
+    test, notes = images.test, list(images.notes)
+    if unchanged:
+        check_own(run, images, description)
+        notes += trained_on(run, test, images) if test is not None else []
+    elif test is not None or "test_fingerprint" in run.source:
+        where = shlex.quote(run.source["path"]) if test is not None and test.labeled.any() else "DATA"
+        test = _renumbered(description, images, test) if test is not None else None
+        if test is None or test.fingerprint(tuple(description["classes"])) != run.source.get("test_fingerprint"):
+            raise RunError(
+                f"The images or labels of {run.data_name} have changed since {run.path} was trained, and its test "
+                "images are not known to be the same. Measure on labelled images as they are now with: "
+                f"ebpl evaluate {run.path} {where}"
+            )
+        notes.append(f"Images or labels of {run.data_name} have changed since training; its test images are the same.")
+    if test is None or not test.labeled.any():
+        raise DataError(
+            f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
+        )
+    return test, notes
+
+
+def images_now(
+    run: Run,
+    description: dict[str, Any],
+    data: ImageSet | None = None,
+    *,
+    data_dir: Any = None,
+    skip_unreadable: bool = False,
+) -> tuple[ImageSet, bool]:
+    """A run's data as it is now, at the size of its model, and whether it is as it was in training."""
+    if data is None:
+        _, height, width = description["image_shape"]
+        changes: dict[str, Any] = {"image_size": height} if height == width else {}
+        changes |= {"skip_unreadable": True} if skip_unreadable else {}
+        data = run.data_now(data_dir, training=False, **changes)
+    return data, data.fingerprint() == run.source.get("fingerprint")
 
 
 def check_own(run: Run, images: ImageSet, description: dict[str, Any]) -> None:
@@ -221,13 +292,18 @@ def as_trained(description: dict[str, Any], images: ImageSet, part: Images) -> I
             f"{images.name} has classes the model does not know: {', '.join(sorted(unknown))}. "
             f"It knows: {', '.join(names)}. (Arrays get names with ebpl.from_arrays(images, labels, classes=...).)"
         )
-    part = part.with_channels(size[0])
     if list(images.shape[1:]) != size[1:]:
         raise DataError(
-            f"{images.name} has images of {images.shape[1]} x {images.shape[2]} pixels, the model was trained on "
-            f"{size[1]} x {size[2]}."
+            f"{images.name} has images of {images.shape[2]} x {images.shape[1]} pixels (width x height), the model was "
+            f"trained on {size[2]} x {size[1]}."
         )
-    number = np.array([names.index(name) for name in images.classes] + [-1])
+    return _renumbered(description, images, part)
+
+
+def _renumbered(description: dict[str, Any], images: ImageSet, part: Images) -> Images:
+    """A part with the model's channels and numbering of classes; an image of a class that it does not know has none."""
+    names, part = description["classes"], part.with_channels(description["image_shape"][0])
+    number = np.array([names.index(name) if name in names else UNLABELED for name in images.classes] + [UNLABELED])
     return Images(part.pixels, number[part.labels], part.paths)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ebpl import __version__
 from ebpl.calibration import CalibrationCheck
-from ebpl.errors import RunError, UsageError
+from ebpl.errors import RunError, UsageError, number_of
 from ebpl.inference.evaluate import opened
 from ebpl.io import check_output, write_bytes, write_text
 from ebpl.methods import get_method
@@ -26,8 +26,9 @@ from ebpl.metrics import METRICS, confidence_direction, in_words
 from ebpl.models import HybridModel
 from ebpl.models.predictions import predict
 from ebpl.runs import Run
-from ebpl.runs.reader import warnings_of
+from ebpl.runs.reader import updates_of, warnings_of
 from ebpl.terminal import duration, literal, markdown_table
+from ebpl.training import shortened
 from ebpl.training.relabel import described_counts
 
 NAME = "model.onnx"
@@ -52,11 +53,14 @@ class Whole(nn.Module):
         return torch.softmax(scores, 1), energy
 
 
-def export(run: Run | str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
+def export(
+    run: Run | str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, force: bool = False
+) -> Path:
     """Write a finished run's model as ONNX, and a model card beside it; returns the path of the model.
 
-    The default is `model.onnx` and `model_card.md` in the run directory. The file is written when ONNX Runtime has
-    computed with it what the run's model computes.
+    The default is `model.onnx` and `model_card.md` in the run directory, which are replaced; other files that exist
+    are replaced only with `force`. The file is written when ONNX Runtime has computed with it what the run's model
+    computes.
     """
     onnx, runtime = _packages()
     run = opened(run)
@@ -64,7 +68,8 @@ def export(run: Run | str | os.PathLike[str], output: str | os.PathLike[str] | N
     if path.suffix != ".onnx":
         raise UsageError(f"{path} is no name for an ONNX model: give one that ends in .onnx.")
     for place in (path, card_path(path)) if output is not None else ():
-        check_output(place, force=True, inside=run.path)
+        own = path.absolute() == (run.path / NAME).absolute()
+        check_output(place, force or own, inside=run.path)
     if not run.finished:
         raise RunError(f"{run.path} is not finished. Continue it with: ebpl resume {run.path}")
     model, description = run.load_model()
@@ -227,7 +232,7 @@ def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: s
         given = "the predicted class" if settings.curriculum.pseudo_labels == "hard" else "the whole posterior"
         learned += f" and from labels that it gave to unlabelled images itself ({given})"
     return [
-        f"A classifier of {kind} images of {height} x {width} pixels into {len(classes)} classes: "
+        f"A classifier of {kind} images of {width} x {height} pixels (width x height) into {len(classes)} classes: "
         f"{settings.model.network}, {facts['parameters']:,} parameters. It learned the classes {learned}"
         + (", and from all images what the data looks like (an energy-based model)." if method.density else "."),
         f"Method: {method.title} ({method.summary}), after *Pseudo-label Learning with Calibrated Confidence Using an "
@@ -263,7 +268,8 @@ def _data(run: Run, description: dict[str, Any], images: dict[str, Any]) -> list
     )  # fmt: skip
     parts.append(
         f"{sum(labelled.values())} labelled and {images['unlabelled']} unlabelled images were trained on; {chosen}; "
-        f"{images['test'] or 'no'} labelled images tested it."
+        f"{images['test'] or 'no'} labelled images tested it"
+        + ("." if not images.get("test_in_training") else f"{_seen_before(images)}.")
     )
     rows = [(literal(name), str(count)) for name, count in list(labelled.items())[:MOST_CLASSES]]
     if len(labelled) > MOST_CLASSES:
@@ -290,12 +296,22 @@ def _measures(result: dict[str, Any]) -> list[str]:
     said += " on average" + (", no more than chance explains." if word == "neither" else ".") if said else ""
     images = measures.get("images")
     return [
-        f"On {'the' if images is None else f'{images:.0f}'} test images that it has not seen:",
+        f"On {'the' if images is None else f'{images:.0f}'} test images{_seen_before(result.get('images'))}:",
         table,
         *_by_class(result.get("by_class")),
         f"Reliability:{said} By confidence (a dash where there were no images):",
         markdown_table(["confidence", "images", "mean confidence", "accuracy"], bins),
     ]
+
+
+def _seen_before(images: Any) -> str:
+    """Whether test images were trained on; nothing where that was not counted."""
+    count = images.get("test_in_training") if isinstance(images, dict) else None
+    if not isinstance(count, int):
+        return ""
+    if not count:
+        return " that it has not seen"
+    return f", of which {number_of(count, 'is', 'are')} also among the training images"
 
 
 def _by_class(rows: Any) -> list[str]:
@@ -350,6 +366,7 @@ def _training(result: dict[str, Any]) -> list[str]:
         f"{literal(chosen['by'])}). Training took {duration(result['seconds'])}"
         + (f" and healed {healed} divergence{'s' * (healed > 1)}." if healed else ".")
     ]
+    parts += [less] if (less := shortened(*updates_of(result))) else []
     if check := CalibrationCheck.stored(result.get("check")):
         parts.append(str(check))
     if steps := result.get("pseudo_labels"):

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.decode import image_files, printable, read_image, readers, unreadable
+from ebpl.data.decode import LINKED_FOLDER, as_seen, image_files, printable, read_image, readers, sized, unreadable
+from ebpl.data.formats import read_costs, read_table, text_of
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.inference.evaluate import opened
-from ebpl.io import Row, Write, check_output, is_number, rows_into
+from ebpl.io import Row, Write, check_output, check_table_name, is_number, rows_into
 from ebpl.metrics import accuracy_at_coverage
 from ebpl.models.predictions import BATCH
 from ebpl.models.predictions import predict as predict_images
 from ebpl.runs import Run
-from ebpl.runs.reader import TEST_METRICS
+from ebpl.runs.reader import TEST_METRICS, read_answers
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 DECISIONS = ("probable", "balanced")
-Item = Path | tuple[str, NDArray[np.uint8]]
-"""An image file, or a name and its pixels."""
+PATH_COLUMNS = ("image", "path", "file")
+Item = Path | tuple[str, "NDArray[np.uint8] | Image"]
+"""An image file, or a name and its pixels or picture."""
+Decide = Callable[[NDArray[np.float64]], int]
+"""From the probabilities of the classes to the number of the class that is decided for."""
 
 
 @dataclass
@@ -37,17 +46,19 @@ class Summary:
     kept: int = 0
     """Images with a label that are no outliers: readable, and the model was confident enough."""
     confidence: float = 0.0
-    """Sum of the confidences of those; their mean is the accuracy to expect if it is calibrated."""
+    """Sum of the confidences of those."""
     outliers: int | None = None
     """Images unlike the training images; None for a model without a density."""
     labelled_outliers: int = 0
     """Those of them with a label, where that was asked for."""
     frames: int = 0
     """Images with several frames or pages, of which the first was taken."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """What was not read in the folders: files by the ending of their names, and linked folders."""
 
     @property
-    def expected_accuracy(self) -> float | None:
-        """The share of right labels to expect among those given to images that are no outliers."""
+    def mean_confidence(self) -> float | None:
+        """Of the labels given to images that are no outliers. How many are right is known from labelled images only."""
         return self.confidence / self.kept if self.kept else None
 
     @property
@@ -55,6 +66,20 @@ class Summary:
         """The share of the readable images that have a label; outliers are left out of both."""
         usual = self.images - self.unreadable - (self.outliers or 0)
         return self.kept / usual if usual else None
+
+    @property
+    def skipped_in_words(self) -> str:
+        """What was not read in the folders, and why; empty if all was."""
+        counts = sorted(self.skipped.items(), key=lambda entry: (-entry[1], entry[0]))
+        files = {ending: count for ending, count in counts if ending != LINKED_FOLDER}
+        parts, more = [], f" and {len(files) - 5} other endings" if len(files) > 5 else ""
+        if files:
+            shown = ", ".join(f"{count} {ending or 'without an ending'}" for ending, count in list(files.items())[:5])
+            total = sum(files.values())
+            parts.append(f"{total} file{'s' * (total > 1)} whose name is not that of an image ({shown}{more})")
+        if links := self.skipped[LINKED_FOLDER]:
+            parts.append(f"{links} linked folder{'s' * (links > 1)}, as links are not followed")
+        return " and ".join(parts)
 
 
 def predict(
@@ -65,11 +90,13 @@ def predict(
     abstain_below: float = 0.0,
     outlier_quantile: float = 0.99,
     label_outliers: bool = False,
-    decide: str = "probable",
+    decide: str | os.PathLike[str] = "probable",
     force: bool = False,
     done: Callable[[int], None] = lambda _: None,
 ) -> list[Row] | Summary:
-    """Label images with a run's model: a file, a folder, several of them, or an array (N, H, W, C) of uint8.
+    """Label images with a run's model: a file, a folder, a CSV that lists files, or several of these.
+
+    They may also be PIL images, or an array (N, H, W, C) of uint8.
 
     Without `output` it is a list of rows: image, label, confidence, energy, outlier, a probability a class. With it,
     the rows are written there (Parquet if it ends in .parquet, else CSV), in bounded memory, and summed up; a file
@@ -78,6 +105,8 @@ def predict(
     Outliers, whose energy is higher than that of `outlier_quantile` of the training images, get no label unless
     `label_outliers`. With `decide="balanced"` there is a column `decision` too: the class whose probability is highest
     compared with its mean over the training images, which finds more images of rare classes and makes more errors.
+    With a CSV of costs, a line for each true class and a column for each decision, it is the class of the least
+    expected cost.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/predicting", epochs=2, pseudo_labels="none")
@@ -87,6 +116,7 @@ def predict(
     """
     run = opened(run)
     if output is not None:
+        check_table_name(output)
         check_output(output, force, inside=run.path)
     limits: dict[str, Any] = {
         "abstain_below": abstain_below,
@@ -95,33 +125,93 @@ def predict(
         "decide": decide,
     }
     rows: list[Row] = []
+    skipped: Counter[str] = Counter()
     if isinstance(images, np.ndarray):
-        places: list[Any] = [f"an array of shape {images.shape}"]
+        where = f"an array of shape {images.shape}"
         found = _rows_of(run, images)
     else:
-        places = [images] if isinstance(images, str | os.PathLike) else list(images)
-        found = find_images(places)
+        places = _places(images)
+        where = " or ".join(printable(place) for place in places if isinstance(place, Path)) or "an empty list"
+        found = _found(places, skipped)
     if output is None:
-        predict_files(run, found, rows.append, **limits, done=done)
+        summary = predict_files(run, found, rows.append, **limits, done=done)
+        summary.skipped = skipped
+        if told := summary.skipped_in_words:
+            logging.getLogger("ebpl").info("Skipped: %s", told)
         return rows
     with rows_into(str(output)) as write:
         summary = predict_files(run, found, write, **limits, done=done)
+        summary.skipped = skipped
         if not summary.images:
-            raise DataError(f"There is no image in {' or '.join(map(str, places))}.")
+            told = f" Skipped: {summary.skipped_in_words}." if skipped else ""
+            raise DataError(f"There is no image in {where}.{told}")
     return summary
 
 
-def find_images(places: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
-    """The files named, and the image files in the folders named and below, in the order of their names.
+def _places(images: Any) -> list[Path | Image]:
+    """What was given, one by one."""
+    from PIL.Image import Image
 
-    Hidden folders and folders that a link leads to are not entered, so no loop is. A place that does not exist is an
-    error before the first image is given, so that it costs no work.
+    try:
+        several = [images] if isinstance(images, str | os.PathLike | Image) else list(images)
+    except TypeError:
+        several = [images]
+    for each in several:
+        if not isinstance(each, str | os.PathLike | Image):
+            kind = f"{type(each).__module__}.{type(each).__qualname__}".removeprefix("builtins.")
+            raise UsageError(
+                f"Images cannot be given as {kind}. Give files, folders or CSVs that list files, PIL images, or one "
+                "NumPy array of uint8 (N, H, W, C)."
+            )
+    return [each if isinstance(each, Image) else Path(each) for each in several]
+
+
+def _found(places: Sequence[Path | Image], skipped: Counter[str]) -> Iterator[Item]:
+    """The images in files, folders and lists, and pictures with their numbers for names."""
+    parts: list[Iterable[Item]] = [
+        find_images([place], skipped) if isinstance(place, Path) else [(str(number), place)]
+        for number, place in enumerate(places)
+    ]
+    return chain.from_iterable(parts)
+
+
+def find_images(places: Iterable[str | os.PathLike[str]], skipped: Counter[str] | None = None) -> Iterator[Path]:
+    """The files named, those that a CSV lists, and the image files in the folders named and below, sorted by name.
+
+    Hidden folders and folders that a link leads to are not entered, so no loop is; `skipped` counts what is not read. A
+    place that does not exist is an error before the first image is given, so that it costs no work.
     """
     paths = [Path(place) for place in places]
     for place in paths:
         if not os.path.exists(place):
             raise DataError(f"There is no file or folder {printable(place)}.")
-    return chain.from_iterable(image_files(place) if place.is_dir() else [place] for place in paths)
+    return chain.from_iterable([_files_in(place, skipped) for place in paths])
+
+
+def _files_in(place: Path, skipped: Counter[str] | None) -> Iterable[Path]:
+    if place.is_dir():
+        return image_files(place, skipped)
+    if place.suffix.lower() in (".csv", ".tsv"):
+        return _listed(place)
+    if place.suffix.lower() in (".npz", ".npy"):
+        raise DataError(
+            f"{printable(place)} holds arrays, no image. Arrays are predicted from Python: ebpl.predict(run, array)."
+        )
+    return [place]
+
+
+def _listed(path: Path) -> list[Path]:
+    """The files that a CSV lists, by paths relative to it."""
+    found = []
+    for line, row in read_table(path, text_of(path), PATH_COLUMNS):
+        name = next((row[column] for column in PATH_COLUMNS if row.get(column)), "")
+        if not name or "\0" in name:
+            raise DataError(f"{path}, line {line}: no image is named.")
+        found.append(path.parent / name)
+    if not any(map(os.path.exists, found)):
+        what = f"names no file that exists (relative to {path.parent})" if found else "lists no images"
+        raise DataError(f"{printable(path)} {what}.")
+    return found
 
 
 def _rows_of(run: Run, images: NDArray[Any]) -> Iterator[Item]:
@@ -144,7 +234,7 @@ def predict_files(
     abstain_below: float = 0.0,
     outlier_quantile: float = 0.99,
     label_outliers: bool = False,
-    decide: str = "probable",
+    decide: str | os.PathLike[str] = "probable",
     done: Callable[[int], None] = lambda _: None,
 ) -> Summary:
     """Give each image a row: path, label, confidence, energy, outlier, a probability a class; or why it has none.
@@ -152,15 +242,16 @@ def predict_files(
     Below `abstain_below` there is no label, nor for an outlier: the energy of this share of the training images is
     lower.
     """
+    check_shares(abstain_below=abstain_below, outlier_quantile=outlier_quantile)
     model, description = run.load_model()
     channels, height, width = description["image_shape"]
     device, dtype = device_and_dtype(run.settings.runtime)
     model = model.to(device)
     classes = description["classes"]
-    means = _class_means(run, decide, classes)
+    decision = _decision(run, decide, classes)
     limit = run.energy_limit(outlier_quantile)
     summary = Summary(outliers=None if limit is None else 0)
-    labels = ("label",) if means is None else ("label", "decision")
+    labels = ("label",) if decision is None else ("label", "decision")
     names = (*labels, "confidence", "energy", "outlier", *(f"p({name})" for name in classes), "problem")
     empty = dict.fromkeys(names)
     none = np.zeros((0, height, width, channels), np.uint8)
@@ -184,8 +275,8 @@ def predict_files(
                 outlier = limit is not None and not energy <= limit
                 if confidence >= abstain_below and (label_outliers or not outlier):
                     row["label"] = classes[probabilities.index(confidence)]
-                    if means is not None:
-                        row["decision"] = classes[int(np.argmax(probabilities / means))]
+                    if decision is not None:
+                        row["decision"] = classes[decision(np.array(probabilities))]
                     summary.kept += not outlier
                     summary.labelled_outliers += outlier
                     summary.confidence += 0.0 if outlier else confidence
@@ -199,12 +290,30 @@ def predict_files(
     return summary
 
 
-def _class_means(run: Run, decide: str, classes: Sequence[str]) -> NDArray[np.float64] | None:
-    """The mean probability of each class over the training images, where decisions are to be balanced by it."""
-    if decide not in DECISIONS:
-        raise UsageError(f"decide is {decide!r}, but there are: {', '.join(DECISIONS)}.")
+def check_shares(**values: float) -> None:
+    """Raise where a share is no number from 0 to 1."""
+    for name, value in values.items():
+        if not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
+            raise UsageError(f"{name} is {value!r}, but must be a number from 0 to 1; 90 % is 0.9.")
+
+
+def _decision(run: Run, decide: str | os.PathLike[str], classes: Sequence[str]) -> Decide | None:
+    """How a class is decided for where that is not simply the most probable one."""
     if decide == "probable":
         return None
+    if decide == "balanced":
+        means = _class_means(run, classes)
+        return lambda probabilities: int(np.argmax(probabilities / means))
+    if not os.path.isfile(decide):
+        raise UsageError(
+            f"decide is {os.fspath(decide)!r}, but must be one of {', '.join(DECISIONS)}, or an existing CSV of costs."
+        )
+    costs = read_costs(Path(decide), classes)
+    return lambda probabilities: int(np.argmin(probabilities @ costs))
+
+
+def _class_means(run: Run, classes: Sequence[str]) -> NDArray[np.float64]:
+    """The mean probability of each class over the training images."""
     means = run.metrics().get("class_means") if run.finished else None
     if not isinstance(means, list) or len(means) != len(classes) or not all(map(is_number, means)):
         raise RunError(
@@ -216,14 +325,37 @@ def _class_means(run: Run, decide: str, classes: Sequence[str]) -> NDArray[np.fl
     return floor
 
 
-def measured_accuracy(run: Run, coverage: float) -> tuple[float, int] | None:
-    """The accuracy of a run on this share of its test images, the most confident ones, and how many it has.
+class Measured(NamedTuple):
+    """The accuracy on the most confident ones of a run's test images."""
+
+    accuracy: float
+    images: int
+    """All labelled test images."""
+    exact: bool
+    """Whether it was counted; else it was estimated from the bins of the reliability diagram."""
+
+
+def measured_accuracy(run: Run, coverage: float) -> Measured | None:
+    """The accuracy of a run on this share of its test images, the most confident ones.
 
     None where it has no labelled test images, or is not finished.
     """
-    bins = run.metrics().get("reliability") if run.finished else None
+    result = run.metrics() if run.finished else {}
+    if result.get("metrics") is None:
+        return None
+    if answers := read_answers(run.path):
+        confidences, right = answers
+        count = max(1, round(coverage * len(right)))
+        least = np.sort(confidences)[-count]
+        above, equal = confidences > least, confidences == least
+        # of images with the same confidence, at which the coverage ends, any may be meant
+        hits = right[above].sum() + (count - above.sum()) * right[equal].mean()
+        return Measured(float(hits / count), len(right), True)
+    bins = result.get("reliability")
     accuracy = accuracy_at_coverage(bins, coverage) if bins else None
-    return None if accuracy is None else (accuracy, sum(row["images"] for row in bins or ()))
+    if accuracy is None:
+        return None
+    return Measured(accuracy, sum(row["images"] for row in bins or ()), coverage >= 1)
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[Sequence[Item]]:
@@ -233,10 +365,15 @@ def _batches(items: Iterator[Item], size: int) -> Iterator[Sequence[Item]]:
 
 def _read(item: Item, size: tuple[int, int], gray: bool) -> tuple[NDArray[np.uint8], bool] | str:
     """The image and whether it has several frames, or why it cannot be read."""
-    if isinstance(item, tuple):
-        return item[1], False
+    given = None if isinstance(item, Path) else item[1]
+    if isinstance(given, np.ndarray):
+        return given, False
     try:
+        if given is not None:
+            picture, info = as_seen(given)
+            return sized(picture, size, gray), info.frames
+        assert isinstance(item, Path)
         pixels, info = read_image(item, size, gray)
+        return pixels, info.frames
     except Exception as error:
-        return unreadable(item, error)
-    return pixels, info.frames
+        return unreadable(item if isinstance(item, Path) else Path(os.devnull), error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,18 @@ from numpy.typing import NDArray
 
 from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import UNLABELED, Images, ImageSet
-from ebpl.data.folder import several
 from ebpl.data.formats import NO_LABEL, read_arrays
 from ebpl.data.split import split_for
 from ebpl.devices import device_and_dtype
-from ebpl.errors import DataError, UsageError, did_you_mean
+from ebpl.errors import DataError, UsageError, did_you_mean, several
+from ebpl.inference.evaluate import images_now
+from ebpl.inference.predict import check_shares
 from ebpl.io import check_output, harmless_cell, no_formula, plain_cell, write_bytes, write_text
 from ebpl.labeling.label_studio import no_labels, read_labels
 from ebpl.models.predictions import predict_with_features
 from ebpl.runs import Run
 
+LOG = logging.getLogger("ebpl")
 Floats = NDArray[np.float64]
 CANDIDATES = 10
 """So many times the wanted number, the most uncertain ones, are looked at for variety."""
@@ -110,11 +113,14 @@ def suggest(
     n: int = 50,
     *,
     data: ImageSet | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
     with_outliers: bool = False,
     outlier_quantile: float = 0.99,
 ) -> list[Suggestion]:
     """The `n` unlabelled images of a finished run that are most worth a label, the most uncertain first.
 
+    They are chosen from the run's data as it is now: unlabelled images may have been added or removed since training.
     Images that do not look like the others are left out unless `with_outliers` is true: their label would teach little.
 
     >>> import ebpl
@@ -125,13 +131,12 @@ def suggest(
     run = run if isinstance(run, Run) else Run(Path(run))
     if n < 1:
         raise UsageError(f"n is {n}, but must be at least 1.")
+    check_shares(outlier_quantile=outlier_quantile)
     model, description = run.load_model()
-    images = run.load_data(data)
-    unlabeled = split_for(images, run.settings).unlabeled
-    if not len(unlabeled):
-        raise DataError(f"{run.data_name} has no unlabelled images to choose from.")
+    images, unlabeled = pool(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
     device, dtype = device_and_dtype(run.settings.runtime)
-    predictions, features = predict_with_features(model.to(device), images.train.pixels[unlabeled], dtype)
+    pixels = images.train.take(unlabeled).with_channels(description["image_shape"][0]).pixels
+    predictions, features = predict_with_features(model.to(device), pixels, dtype)
     limit = None if with_outliers else run.energy_limit(outlier_quantile)
     allowed = predictions.energies <= limit if limit is not None else None
     chosen = choose(predictions.probabilities, features, n, run.settings.seed, allowed)
@@ -146,6 +151,35 @@ def suggest(
         )
         for i in chosen
     ]
+
+
+def pool(
+    run: Run,
+    data: ImageSet | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    skip_unreadable: bool = False,
+) -> tuple[ImageSet, NDArray[np.int64]]:
+    """A run's data as it is now, and the positions of its unlabelled images among the training images."""
+    description = run.load_model()[1]
+    images, unchanged = images_now(run, description, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
+    if unchanged:
+        unlabeled = split_for(images, run.settings).unlabeled
+    else:
+        if list(images.shape[1:]) != description["image_shape"][1:]:
+            raise DataError(
+                f"The images of {run.data_name} are {images.shape[2]} x {images.shape[1]} pixels (width x height) now, "
+                f"the model was trained on {description['image_shape'][2]} x {description['image_shape'][1]}."
+            )
+        unlabeled = np.flatnonzero(~images.train.labeled)
+        LOG.warning(
+            "The images or labels of %s have changed since training. Its %d unlabelled images of now are used.",
+            run.data_name,
+            len(unlabeled),
+        )
+    if not len(unlabeled):
+        raise DataError(f"{run.data_name} has no unlabelled images to choose from.")
+    return images, unlabeled
 
 
 def _suggestion(
@@ -172,6 +206,8 @@ class Added:
     """Images that had no label before."""
     changed: int
     """Images that had another label before."""
+    notes: tuple[str, ...] = ()
+    """What of the data is left out of the output, and why."""
 
 
 def add_labels(
@@ -180,10 +216,12 @@ def add_labels(
     output: str | os.PathLike[str],
     *,
     new_classes: bool = False,
+    skip_unreadable: bool = False,
 ) -> Added:
     """Write `data` with the labels of an export into `output`: a .csv for a folder or CSV, an .npz for an .npz.
 
-    A class that the data does not know is an error, unless `new_classes` are wanted.
+    A class that the data does not know is an error, unless `new_classes` are wanted. Image files that cannot be read
+    are an error, or left out of the output with `skip_unreadable`.
     """
     source, target = Path(data), Path(output)
     if str(data) in BENCHMARK_NAMES:
@@ -195,7 +233,7 @@ def add_labels(
         raise UsageError(f"{target} exists already. Choose another name.")
     check_output(target, force=False)
     read = read_labels(Path(labels))
-    images = load(data, training=False)
+    images = load(data, training=False, skip_unreadable=skip_unreadable)
     given = _matched(images, read, source, Path(labels))
     _check(images, given, Path(labels), new_classes and wanted == ".csv")
     before = {images.train.name(i): int(label) for i, label in enumerate(images.train.labels)}
@@ -205,7 +243,8 @@ def add_labels(
     else:
         _write_list(source, target, images, given)
     new = sum(old[name] == "" for name in given)
-    return Added(target, new, sum(old[name] not in ("", label) for name, label in given.items()))
+    changed = sum(old[name] not in ("", label) for name, label in given.items())
+    return Added(target, new, changed, tuple(note for note in images.notes if "left out" in note))
 
 
 def _matched(images: ImageSet, read: Mapping[str, str], source: Path, labels: Path) -> dict[str, str]:

@@ -96,7 +96,8 @@ def in_words(name: str, value: float | None, direction: str | None = None) -> st
     if not METRICS[name].percent:
         return f"{value:.3f}"
     if name == "overconfidence":
-        return f"{100 * value:+.1f} %" + (f" ({direction})" if direction else "")
+        word = "within chance" if direction == "neither" else direction
+        return f"{100 * value:+.1f} %" + (f" ({word})" if word else "")
     return f"{100 * value:.1f} %"
 
 

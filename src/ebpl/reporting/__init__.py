@@ -13,6 +13,7 @@ from typing import Any
 from ebpl import __version__
 from ebpl.config import Settings
 from ebpl.config.presets import nearest_preset
+from ebpl.data.dataset import in_training
 from ebpl.errors import EbplError, UsageError, WriteError
 from ebpl.inference.evaluate import Data, opened
 from ebpl.io import check_output, write_bytes
@@ -21,7 +22,7 @@ from ebpl.reporting import sections
 from ebpl.reporting.report_data import Context, Sight, count, look, percent, things
 from ebpl.reporting.sections import SECTIONS
 from ebpl.runs import Run
-from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read, warnings_of
+from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read, updates_of, warnings_of
 from ebpl.terminal import duration
 from ebpl.training.relabel import phases
 
@@ -36,9 +37,12 @@ def report(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     skip_unreadable: bool = False,
+    force: bool = False,
     done: Callable[[int], None] = lambda _: None,
 ) -> Path:
     """Write one HTML page about a run, finished or not, and return where it is: by default `report.html` in the run.
+
+    That page is replaced; another file that exists only with `force`.
 
     The page needs nothing else: it may be sent by mail. It is about the run's own images, or about those in `data`,
     which are whatever `ebpl.load` takes, with labels or without. Without labels it shows what can be shown. Files of
@@ -50,7 +54,7 @@ def report(
     'runs/shown/report.html'
     """
     run = opened(run)
-    path = _place(run, output)
+    path = _place(run, output, force)
     text = page(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable, done=done)
     try:
         write_bytes(path, text.encode("utf-8", "replace"))  # foreign JSON may hold half of a surrogate pair
@@ -59,7 +63,7 @@ def report(
     return path
 
 
-def _place(run: Run, output: str | os.PathLike[str] | None) -> Path:
+def _place(run: Run, output: str | os.PathLike[str] | None, force: bool) -> Path:
     """Where the page goes; never over another file of the run, nor to where a link in its directory leads."""
     if output is None:
         return run.path / REPORT
@@ -68,6 +72,7 @@ def _place(run: Run, output: str | os.PathLike[str] | None) -> Path:
     inside = path.resolve().is_relative_to(run.path.resolve())
     if inside and path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{path} would be a file of the run itself. Give a name that ends in .html.")
+    check_output(path, force or path.absolute() == (run.path / REPORT).absolute())
     return path
 
 
@@ -118,13 +123,13 @@ def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
         "finished": run.finished,
         "progress": _progress(run, stored),
         "measured": sections.looked_at(measured) if measured else "",
-        "caveat": measured.caveat if measured else "",
+        "caveat": measured.caveat if measured else _stored_caveat(stored, sight),
         "looked": sections.looked_at(looked) if looked else "",
         "names": context.classes,
         "warnings": warnings_of(stored.result),
         "imbalanced": context.imbalanced,
         "log": [] if run.finished else stored.log,
-        "settings": _settings(run.settings),
+        "settings": _settings(run.settings, stored),
         "environment": _environment(stored.environment),
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "version": __version__,
@@ -158,9 +163,8 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
             tiles.append(("balanced accuracy", percent(values["balanced_accuracy"]), words))
         tiles.append(("macro F-score", percent(values["f_score"]), "mean over classes"))
     elif content["promises"]:
-        tiles.append(
-            ("expected accuracy", percent(content["promises"]["expected"]), "by its own confidence, not measured")
-        )
+        tiles.append(("accuracy", "not measured", f"the {content['looked']} have no labels"))
+        tiles.append(("mean confidence", percent(content["promises"]["confidence"]), "not an accuracy"))
     check = content["training"]["check"]
     if not measures and check:
         words = f"on {things(check.images, 'held-out label')}"
@@ -212,11 +216,33 @@ def _facts(run: Run, sight: Sight | None) -> list[tuple[str, str]]:
     ]
 
 
-def _settings(settings: Settings) -> dict[str, Any]:
+def _stored_caveat(stored: Stored, sight: Sight | None) -> str:
+    """What to keep in mind about measures that the run wrote when it ended."""
+    images = stored.result.get("images")
+    sizes = images if isinstance(images, dict) else {}
+    both, test = (int(finite(sizes.get(name)) or 0) for name in ("test_in_training", "test"))
+    if (sight and sight.looked) or not 0 < both <= test:
+        return ""
+    return "".join(f"{line}." for line in in_training(both, test, f"the {count(test)} test images"))
+
+
+def _settings(settings: Settings, stored: Stored) -> dict[str, Any]:
     """All settings, and which differ from the preset that is nearest to them."""
     nearest, changed = nearest_preset(settings)
-    rows = [(name, _plain(value), name in changed) for name, value in settings.to_dict().items()]
+    shown = {name: _plain(value) for name, value in settings.to_dict().items()}
+    shown["optim.updates_per_epoch"] += _cut(stored)
+    rows = [(name, value, name in changed) for name, value in shown.items()]
     return {"preset": nearest, "changed": len(changed), "rows": rows}
+
+
+def _cut(stored: Stored) -> str:
+    """What a time limit has made of the updates of an epoch; nothing where it left them as they were."""
+    updates = [number for row in stored.history if (number := finite(row.get("updates"))) is not None]
+    made, full = updates_of(stored.result)
+    if not updates or (full and made >= full):
+        return ""
+    low, high = count(min(updates)), count(max(updates))
+    return f", under a time limit {low if low == high else f'{low} to {high}'}"
 
 
 def _plain(value: Any) -> str:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.data import load
-from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
-from ebpl.inference.evaluate import Data, as_trained, check_own, load_for
+from ebpl.inference.evaluate import Data, as_trained, check_own, load_for, trained_on
 from ebpl.models import HybridModel
 from ebpl.models.outliers import energy_limit
 from ebpl.models.predictions import Predictions, predict
@@ -223,17 +223,20 @@ def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Calla
     part = images.test if images.test is not None and images.test.labeled.any() else images.train
     if len(part) == 0:
         raise DataError(f"{images.name} holds no images.")
-    caveat = ""
-    if images.name == run.data_name:
-        caveat = "They are not all as they were in training; some may have been trained on, and are no proof then."
-    return seen(f"images of {images.name}", as_trained(description, images, part), caveat)
+    part = as_trained(description, images, part)
+    told = trained_on(run, part) if part.labeled.any() else []
+    if not told and images.name == run.data_name:
+        told = ["They are not all as they were in training; some may have been trained on, and are no proof then"]
+    return seen(f"images of {images.name}", part, "".join(f"{line}." for line in told))
 
 
 def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[Seen | None, Seen]:
     """Choose among the run's own images the most honest ones to measure on, and those that a user asks about."""
     train, test, validation = images.train, images.test, images.validation
     if test is not None and test.labeled.any():
-        both = seen("test images", test)
+        labeled = int(test.labeled.sum())
+        told = in_training(images.test_in_training, labeled, f"the {labeled} test images")
+        both = seen("test images", test, "".join(f"{line}." for line in told))
         return both, both
     chosen_by = parts.validation
     held_out = train.take(chosen_by)

@@ -17,7 +17,8 @@ from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
 from ebpl.reporting.report_data import OUTLIER_QUANTILE, Context, Seen, count, interval, percent, points, things
 from ebpl.reporting.svg import data_uri
-from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins
+from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins, updates_of
+from ebpl.training import shortened
 from ebpl.training.relabel import described_counts
 
 Floats = NDArray[np.float64]
@@ -103,6 +104,7 @@ def training(stored: Stored, density: bool) -> Section:
         "charts": [chart for chart in drawn if chart],
         "check": CalibrationCheck.stored(stored.result.get("check")),
         "healed": [_healed(event) for event in stored.healed],
+        "shortened": shortened(*updates_of(stored.result)),
     }
 
 
@@ -180,7 +182,7 @@ def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Sect
 
 
 def promises(seen: Seen) -> Section:
-    """Confidence and expected accuracy of unlabelled images."""
+    """Confidence in unlabelled images; how many are predicted right is not known of them."""
     said = -np.sort(-seen.predictions.confidences, kind="stable")
     rows = []
     for share in COVERAGES:
@@ -188,7 +190,7 @@ def promises(seen: Seen) -> Section:
             rows.append(
                 (percent(share, 0), count(answered), percent(said[answered - 1]), percent(said[:answered].mean()))
             )
-    return {"chart": charts.confidences(said, seen.what), "coverages": rows, "expected": float(said.mean())}
+    return {"chart": charts.confidences(said, seen.what), "coverages": rows, "confidence": float(said.mean())}
 
 
 def by_class(seen: Seen, classes: Sequence[str]) -> Section:

@@ -194,28 +194,28 @@ class Run:
 
     def load_data(self, data: ImageSet | None = None, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
         """The data the run was started with, from another folder if one is given, checked to be unchanged."""
-        if data is None:
-            from ebpl.data import load
-
-            if "path" not in self.source:
-                raise RunError(
-                    f"{self.path} was trained on arrays, which it does not hold. Give them again as data=..."
-                )
-            source = self.source
-            how = {name: source[name] for name in ("image_size", "skip_unreadable") if name in source}
-            where = data_dir if data_dir is not None else source.get("data_dir")
-            try:  # the run may be foreign: nothing is downloaded because of it
-                data = load(source["path"], data_dir=where, download=False, **how)
-            except DataError:
-                if where is None or data_dir is not None:
-                    raise
-                data = load(source["path"], download=False, **how)
+        data = self.data_now(data_dir) if data is None else data
         if data.fingerprint() != self.source.get("fingerprint"):
             raise RunError(
                 f"The images or labels of {self.data_name} are not those that {self.path} was started with, so it "
                 "cannot continue where it stopped. Put the old data back, or start a new run."
             )
         return data
+
+    def data_now(self, data_dir: str | os.PathLike[str] | None = None, **changes: Any) -> ImageSet:
+        """What is now where the run's data came from, read as in its training but for the changes."""
+        from ebpl.data import load
+
+        if "path" not in self.source:
+            raise RunError(f"{self.path} was trained on arrays, which it does not hold. Give them again as data=...")
+        how = {name: self.source[name] for name in ("image_size", "skip_unreadable") if name in self.source} | changes
+        where = data_dir if data_dir is not None else self.source.get("data_dir")
+        try:  # the run may be foreign: nothing is downloaded because of it
+            return load(self.source["path"], data_dir=where, download=False, **how)
+        except DataError:
+            if where is None or data_dir is not None:
+                raise
+            return load(self.source["path"], download=False, **how)
 
     def save_model(self, model_state: dict[str, Any], description: dict[str, Any]) -> None:
         """Write weights as safetensors, with what is needed to use them in the file's own metadata."""
@@ -344,7 +344,7 @@ def _files(
     """What a new run directory holds: the content of environment.json and settings.toml."""
     from ebpl.devices import describe_environment
 
-    described = {"name": data.name, "fingerprint": data.fingerprint(), **source}
+    described = {"name": data.name, **data.fingerprints(), **source}
     environment = {**describe_environment(settings.runtime), "processes": processes, "runs_together": 1}
     return {**environment, **_digest(described, settings)}, _settings_file(described, settings)
 

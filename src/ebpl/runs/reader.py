@@ -29,13 +29,15 @@ SETTINGS, ENVIRONMENT, SEEDS = "settings.toml", "environment.json", "seeds.json"
 WEIGHTS, TEST_METRICS, DETAILS = "best.safetensors", "test_metrics.json", "details.npz"
 METRICS_TABLE, LOG, PSEUDO_LABELS = "metrics.csv", "train.log", "pseudo_labels"
 LARGEST = 512 * 2**20
-LARGEST_SAMPLES = 64 * 2**20
+LARGEST_DETAILS = 64 * 2**20
 MOST_SAMPLES = 100
 MOST_EPOCHS = 20_000
 MOST_STEPS = 1000
 LOG_LINES = 12
 MOST = 1_000_000
 """Threads or processes; no machine has more."""
+LONGEST = 100 * 365.25 * 86400
+"""Seconds of a time limit; a longer one is none."""
 
 Row = dict[str, Any]
 
@@ -45,6 +47,7 @@ def read_settings(path: Path) -> tuple[Object, Object]:
     advice = "Put the file back as it was, or start a new run."
     allowed = {
         "fingerprint": is_text,
+        "test_fingerprint": is_text,
         "path": is_text,
         "data_dir": is_text,
         "image_size": is_whole,
@@ -66,6 +69,7 @@ def read_environment(path: Path) -> Object:
     """What a run was started on."""
     rules = dict.fromkeys(("threads", "processes", "runs_together"), lambda value: is_whole(value) and value <= MOST)
     rules |= {"settings": is_object, "fingerprint": is_text}
+    rules["time_limit"] = lambda value: is_number(value) and 0 < value <= LONGEST
     advice = "Put it back, or write {} into it to continue without it."
     return _read_json(path, {}, rules, advice)
 
@@ -185,6 +189,13 @@ def finite(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
+def updates_of(result: Mapping[str, Any]) -> tuple[float, float]:
+    """How many updates a finished run has made, and how many its settings ask for; 0 and 0 where that is not known."""
+    found = result.get("updates")
+    made, full = (finite(found.get(name)) for name in ("made", "of")) if isinstance(found, dict) else (None, None)
+    return (0.0, 0.0) if made is None or full is None else (made, full)
+
+
 def leads_out(root: Path, name: str) -> bool:
     """Whether a name in this directory is a link to somewhere else."""
     try:
@@ -242,25 +253,32 @@ class _Reader:
         except (OSError, ValueError, csv.Error) as error:
             self.problems.append(f"{name} is damaged: {error}")
 
-    def samples(self) -> NDArray[np.uint8] | None:
-        """Samples from the energy model, as images (N, H, W, C)."""
+    def details(self, *names: str) -> list[NDArray[Any]]:
+        """Arrays of details.npz; none where one of them is missing or cannot be read."""
         import zipfile
 
         path = self.path(DETAILS)
         if path is None:
-            return None
+            return []
         try:
             with zipfile.ZipFile(path) as packed:
-                names = {info.filename: info.file_size for info in packed.infolist()}
-            if "samples.npy" not in names:
-                return None
-            if names["samples.npy"] > LARGEST_SAMPLES:
-                raise ValueError("the samples are far too large")
+                sizes = {info.filename: info.file_size for info in packed.infolist()}
+            if any(f"{name}.npy" not in sizes for name in names):
+                return []
+            if any(sizes[f"{name}.npy"] > LARGEST_DETAILS for name in names):
+                raise ValueError(f"its {' and '.join(names)} are far too large")
             with np.load(path, allow_pickle=False) as arrays:
-                samples: NDArray[Any] = arrays["samples"]
+                return [arrays[name] for name in names]
         except Exception as error:
             self.problems.append(f"{DETAILS} is damaged: {error}")
+            return []
+
+    def samples(self) -> NDArray[np.uint8] | None:
+        """Samples from the energy model, as images (N, H, W, C)."""
+        found = self.details("samples")
+        if not found:
             return None
+        samples = found[0]
         if samples.ndim != 4 or samples.dtype != np.uint8 or samples.shape[3] not in (1, 3) or 0 in samples.shape:
             self.problems.append(f"{DETAILS} is damaged: its samples are no images.")
             return None
@@ -287,6 +305,18 @@ def _epoch(row: dict[str, str]) -> Row:
 def read_table(folder: Path, name: str) -> list[dict[str, str]]:
     """The rows of a CSV of a run directory; none where it is missing or damaged."""
     return list(_Reader(folder, []).table(name))
+
+
+def read_answers(folder: Path) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+    """The confidence in each labelled test image and whether the answer was right; None where a run holds no such."""
+    found = _Reader(folder, []).details("test_confidences", "test_labels", "test_truth")
+    if not found or len({each.shape for each in found}) > 1 or found[0].ndim != 1:
+        return None
+    if found[0].dtype.kind != "f" or any(each.dtype.kind not in "iu" for each in found[1:]):
+        return None
+    confidences, said, truth = (each.astype(np.float64) for each in found)
+    known = truth >= 0
+    return (confidences[known], (said == truth)[known]) if known.any() else None
 
 
 def _steps(reader: _Reader, root: Path) -> list[Step]:
