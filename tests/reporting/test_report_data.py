@@ -10,8 +10,9 @@ from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import DataError, RunError
 from ebpl.models.predictions import predict
 from ebpl.reporting import report_data as seen
-from ebpl.reporting.report_data import Sight
+from ebpl.reporting.report_data import Sight, energy_gap
 from ebpl.runs import Run
+from ebpl.runs.reader import Stored
 from tests.helpers import blobs, class_folders, quick
 from tests.named_runs import named_blobs
 
@@ -220,3 +221,17 @@ def test_other_images_that_cannot_be_read_are_skipped_where_that_is_asked_for(ru
     with pytest.raises(DataError, match="skip-unreadable"):
         ebpl.report(run, "page.html", "pets")
     assert "8 images of pets" in ebpl.report(run, "page.html", "pets", skip_unreadable=True).read_text()
+
+
+def test_the_energy_gap_is_compared_with_the_spread_of_energies() -> None:
+    spread = [float(value) for value in np.linspace(-1, 1, 201)]  # a standard deviation of 0.58
+    close = Stored(history=[{"energy_gap": 3.0}, {"energy_gap": 0.03}], result={"training_energies": spread})
+    assert "0.03 above that of samples, 5\N{NO-BREAK SPACE}% of the spread" in energy_gap(close)
+    assert "as those of a likelihood do" in energy_gap(close)
+    apart = Stored(history=[{"energy_gap": -1.95}], result={"training_energies": spread})
+    assert "1.95 below that of samples, 336\N{NO-BREAK SPACE}% of the spread" in energy_gap(apart)
+    assert "separates images from samples" in energy_gap(apart)
+    early = Stored(history=[{"energy_gap": 1.0}], result={"training_energies": spread})
+    assert "lower energies than images" in energy_gap(early)
+    assert energy_gap(Stored(result={"training_energies": spread})) == ""
+    assert energy_gap(Stored(history=[{"energy_gap": 1.0}])) == ""

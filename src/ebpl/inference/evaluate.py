@@ -313,7 +313,7 @@ def opened(run: Run | str | os.PathLike[str]) -> Run:
 
 
 CURVES = ("cross_entropy", "energy_gap", "validation_accuracy", "validation_ece", "validation_confidence")
-SAMPLES = 25
+SAMPLES = 64
 """Samples that are kept to look at."""
 
 
@@ -365,12 +365,13 @@ def curves(history: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def samples(state: TrainState) -> dict[str, NDArray[Any]]:
-    """Samples from the energy model as images (N, H, W, C), where there are any."""
+    """Samples from the energy model as images (N, H, W, C), where there are any, in the order of predicted classes."""
     if state.buffer is None or state.buffer.samples.ndim != 4:
         return {}
     kept = state.buffer.samples
     chosen = kept[:: max(1, len(kept) // SAMPLES)][:SAMPLES].nan_to_num().clamp(-1, 1)
-    return {"samples": ((chosen + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()}
+    pixels = ((chosen + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    return {"samples": pixels[np.argsort(predict(state.predictor, pixels).labels, kind="stable")]}
 
 
 def selection(rows: Iterable[Mapping[str, str]], images: TrainingSet) -> dict[str, NDArray[Any]]:

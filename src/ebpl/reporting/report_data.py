@@ -298,3 +298,25 @@ def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> 
         return predict(model, images.pixels, dtype)
     probabilities = np.concatenate([part.probabilities for part in found])
     return Predictions(probabilities, np.concatenate([part.energies for part in found]))
+
+
+LIKE_IMAGES = 0.25
+"""Of the spread of their energies: images and samples that are further apart are told apart by the energy."""
+
+
+def energy_gap(stored: Stored) -> str:
+    """How far apart the energies of images and samples were in the last epoch, compared with their spread."""
+    last = stored.history[-1] if stored.history else {}
+    gap = finite(last.get("energy_gap"))
+    if gap is None or stored.energies is None or not (spread := float(stored.energies.std())):
+        return ""
+    if abs(gap) <= LIKE_IMAGES * spread:
+        verdict = "Samples have the energies of images, as those of a likelihood do."
+    elif gap < 0:
+        verdict = "The energy separates images from samples; it is no likelihood."
+    else:
+        verdict = "Samples have lower energies than images, as early in the training of a likelihood."
+    return (
+        f"In the last epoch the mean energy of images was {abs(gap):.2f} {'below' if gap < 0 else 'above'} that of "
+        f"samples, {percent(abs(gap) / spread, 0)} of the spread of energies over images. {verdict}"
+    )

@@ -15,7 +15,17 @@ from ebpl.metrics.calibration import calibration_error_by_chance, expected_calib
 from ebpl.models.outliers import energy_limit
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
-from ebpl.reporting.report_data import OUTLIER_QUANTILE, Context, Seen, count, interval, percent, points, things
+from ebpl.reporting.report_data import (
+    OUTLIER_QUANTILE,
+    Context,
+    Seen,
+    count,
+    energy_gap,
+    interval,
+    percent,
+    points,
+    things,
+)
 from ebpl.reporting.svg import data_uri
 from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins, updates_of
 from ebpl.training import shortened
@@ -319,9 +329,11 @@ def _signed(value: float) -> str:
     return (f"{value:.2f}" if abs(value) < 100 else f"{value:.3g}").replace("-", "−")
 
 
-def samples(stored: Stored) -> list[str]:
-    """Samples of the energy model as pictures."""
-    return [] if stored.samples is None else [data_uri(sample) for sample in stored.samples]
+def samples(stored: Stored) -> Section | None:
+    """Samples of the energy model as pictures, and whether they have the energies of images."""
+    if stored.samples is None:
+        return None
+    return {"pictures": [data_uri(sample) for sample in stored.samples], "sentence": energy_gap(stored)}
 
 
 def _picture(seen: Seen, i: int, classes: Sequence[str]) -> Section:
@@ -381,6 +393,6 @@ SECTIONS: dict[str, Callable[[Context], Any]] = {
     "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
     "uncertain": lambda context: _uncertain(context),
     "energy": lambda c: energy(c.looked, c.training_energies, c.classes) if c.density else None,
-    "samples": lambda context: samples(context.stored) if context.density else [],
+    "samples": lambda context: samples(context.stored) if context.density else None,
 }
 """Values for the template by name. A new section is an entry here, and its part of the template."""
