@@ -150,13 +150,14 @@ def test_of_many_seeds_the_range_is_shown(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "expected"), [(90, 90), ("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400), (0.5, 0.5)]
+    ("time", "expected"),
+    [(90, 90), ("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400), (0.5, 0.5), ("4 min", 240), ("4min", 240)],
 )
 def test_a_time_is_a_number_of_seconds_or_has_a_unit(time: float | str, expected: float) -> None:
     assert seconds(time) == expected
 
 
-@pytest.mark.parametrize("time", ["banana", "", "-3", 0, -1.0, "nan", float("inf"), "8 min", True])
+@pytest.mark.parametrize("time", ["banana", "", "-3", 0, -1.0, "nan", float("inf"), "8 days", "8 m 3", True])
 def test_what_is_no_time_is_said(time: float | str) -> None:
     with pytest.raises(ValueError, match=r"is not a time\. Give for instance 90, 90s, 20m or 1\.5h"):
         seconds(time)

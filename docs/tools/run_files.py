@@ -20,7 +20,7 @@ FILES = {
     "best.safetensors": "the selected weights; class names, image shape and architecture are in the file's metadata",
     "test_metrics.json": "the result, see below; written last, so a run that has it is finished",
     "details.npz": "arrays behind figures: predictions for the test images and their true classes, samples, and the "
-    "first step's selection",
+    "first step's selection; and short digests of the training images, by which they are known again",
     "checkpoints/epoch-N-DIGEST.pt": "the two newest checkpoints",
     "report.html": "written by `ebpl report`",
     "model.onnx": "written by `ebpl export`",

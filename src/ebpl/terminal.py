@@ -192,13 +192,13 @@ def duration(seconds: float) -> str:
 def seconds(time: float | str) -> float:
     """Seconds from a number of them, or from 90, 90s, 20m or 1.5h; a `ValueError` says what is wrong.
 
-    >>> seconds("1.5h"), seconds(90)
-    (5400.0, 90.0)
+    >>> seconds("1.5h"), seconds(90), seconds("4 min")
+    (5400.0, 90.0, 240.0)
     """
     text = str(time)
-    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    found = re.fullmatch(r"\s*(\S*?)\s*(s|sec|m|min|h)?\s*", text)
     try:
-        value = float(text[:-1] if unit else text) * (unit or 1)
+        value = float(found[1]) * {"m": 60, "h": 3600}.get((found[2] or "s")[0], 1) if found else math.nan
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

@@ -21,6 +21,7 @@ from ebpl.calibration import (
     holdout_mask,
     revalidate_temperature,
     scale_classifier,
+    warnings_of,
 )
 from ebpl.config import find
 from ebpl.errors import RunError
@@ -329,3 +330,10 @@ def test_checkpoints_of_before_there_was_a_check_go_on() -> None:
     training.train(saved.state)
     assert training.state.progress.check is None
     assert training.state.temperature == 1
+
+
+def test_a_training_that_a_time_limit_left_half_done_is_warned_of() -> None:
+    (told,) = warnings_of({"updates": {"made": 10, "of": 100}})
+    assert told == "The time limit left 10 % of the updates of the settings: allow more time."
+    for updates in ({"made": 60, "of": 100}, {"made": 0, "of": 0}, {"made": None}, None, 3):
+        assert warnings_of({"updates": updates}) == []

@@ -7,7 +7,9 @@ import pytest
 
 import ebpl
 from ebpl.cli import main
+from ebpl.cli.evaluate import _measured
 from ebpl.errors import DataError, UsageError
+from ebpl.inference.predict import Measured, Summary
 from ebpl.runs import Run
 from tests.helpers import class_folders, quick
 
@@ -32,7 +34,7 @@ def test_the_command_writes_a_whole_file_or_none(run: Run, capsys: pytest.Captur
 def test_what_is_told_besides_the_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "photos", "--output", "a.csv"]) == 0
     told = capsys.readouterr().err
-    assert "measured on the run's 8 test images: " in told
+    assert re.search(r"of the run's 8 test images, \d are right \(\d+ %, 95 % interval \d+ to \d+ %\)", told)
     assert "coverage" not in told
     assert main(["predict", "run", "photos", "--output", "b.csv", "--abstain-below", "0.5"]) == 0
     with Path("b.csv").open(newline="") as file:
@@ -41,7 +43,22 @@ def test_what_is_told_besides_the_file(run: Run, capsys: pytest.CaptureFixture[s
     usual = sum(row["outlier"] == "no" for row in rows)
     told = capsys.readouterr().err
     assert f"{labelled} labelled (coverage {100 * labelled / usual:.0f} %)" in told
-    assert "measured on the run's 8 test images at that coverage: " in told
+    assert re.search(r"of the run's \d test images? with such a confidence|none of the run's 8 test images", told)
+    assert main(["predict", "run", "photos", "--output", "c.csv", "--decide", "balanced"]) == 0
+    assert "this is of the column 'label'; the decisions were not measured" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_counted_at_the_same_confidence_with_an_interval() -> None:
+    summary = Summary(images=100, kept=10, outliers=0)
+    assert _measured(Measured(9, 14, 431, True), 0.4, summary) == (
+        "of the run's 14 test images with such a confidence, 9 are right (64 %, 95 % interval 39 to 84 %)"
+    )
+    assert _measured(Measured(3, 4, 431, False), 0, summary).startswith("of the run's 4 test images, about 3 are right")
+    assert "none of the run's 431 test images has such a confidence" in _measured(Measured(0, 0, 431, True), 1, summary)
+    different = _measured(Measured(300, 400, 431, True), 0.4, summary)
+    assert different.endswith("; among those the coverage is 93 %, so the new images differ from them")
+    few = Summary(images=5, kept=0, outliers=0)
+    assert "coverage" not in _measured(Measured(300, 400, 431, True), 0.4, few)
 
 
 def test_outliers_get_no_label_and_the_line_says_how_many_were_left_out(
@@ -112,7 +129,7 @@ def test_labels_are_not_written_over_a_file_unless_forced_nor_over_the_run(
 def test_what_was_measured_comes_before_the_confidence(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "photos", "--output", "a.csv"]) == 0
     told = capsys.readouterr().err
-    assert 0 < told.index("measured on the run's 8 test images: ") < told.index("mean confidence ")
+    assert 0 < told.index("of the run's 8 test images, ") < told.index("mean confidence ")
     assert "not measured" not in told
     assert "about" not in told
 
@@ -138,8 +155,8 @@ def test_without_test_images_no_accuracy_is_stated(capsys: pytest.CaptureFixture
 
 def test_an_accuracy_that_is_estimated_is_called_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.path / "details.npz").unlink()
-    assert main(["predict", "run", "photos", "--output", "a.csv", "--abstain-below", "0.5"]) == 0
-    assert re.search(r"at that coverage: (about )?\d+ % right", capsys.readouterr().err)
+    assert main(["predict", "run", "photos", "--output", "a.csv", "--abstain-below", "0.01"]) == 0
+    assert re.search(r"of the run.s 8 test images with such a confidence, about \d are right", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.tsv", "a.json", "a.csv.gz"])

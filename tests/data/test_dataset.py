@@ -98,3 +98,12 @@ def test_images_of_another_size_are_none_of_these() -> None:
     small, large = (from_arrays(np.zeros((2, size, size)), [0, 1]).train for size in (4, 8))
     assert small.labeled_in(large) == 0
     assert small.labeled_in(small) == 2
+
+
+def test_labelled_images_are_known_again_by_short_digests() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 4, 4), dtype=np.uint8)
+    some = from_arrays(images, [0, 1, -1, -1, 0]).train
+    digests = some.short_digests()
+    assert digests.dtype == np.uint64
+    assert len(set(digests.tolist())) == 5
+    assert [some.labeled_among(digests[:count]) for count in (0, 1, 3, 5)] == [0, 1, 2, 3]

@@ -14,8 +14,9 @@ import pytest
 import scipy.io
 
 from ebpl.data import formats, load
-from ebpl.data.formats import read_cifar, read_costs, read_idx, read_svhn
+from ebpl.data.formats import read_cifar, read_costs, read_idx, read_svhn, read_table
 from ebpl.errors import DataError
+from tests.helpers import class_folders
 from tests.helpers import random_images as images
 
 
@@ -181,3 +182,33 @@ def test_a_table_of_costs_that_does_not_fit_is_refused(text: str, said: str) -> 
     Path("costs.csv").write_text(text)
     with pytest.raises(DataError, match=said):
         read_costs(Path("costs.csv"), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "refused"),
+    [
+        ("image,label,confidence,energy,outlier,p(cats),p(dogs)", True),
+        ("Image;Label;Confidence;P(cats)", True),
+        ("image,label,energy,p(cats)", False),  # as the message advises
+        ("image,label,confidence", False),  # how sure a person was
+        ("rank,image,label,guess,confidence,second_guess,energy", False),  # the sheet of `ebpl suggest`
+    ],
+)
+def test_predictions_are_refused_where_labels_are_wanted_and_read_as_a_list_of_images(
+    columns: str, refused: bool
+) -> None:
+    text = f"{columns}\n{columns}\n"
+    assert len(list(read_table(Path("x.csv"), text, ["image", "path"]))) == 1
+    if refused:
+        with pytest.raises(DataError, match=r"x\.csv holds a model's predictions, which are no labels"):
+            list(read_table(Path("x.csv"), text, ["image"], ["label"]))
+    else:
+        assert len(list(read_table(Path("x.csv"), text, ["image"], ["label"]))) == 1
+
+
+def test_predictions_are_no_data() -> None:
+    folder = class_folders(Path("pets"))
+    lines = [f"cats/{i}.png,cats,0.9,1,no,0.9,0.1\ndogs/{i}.png,dogs,0.9,1,no,0.1,0.9" for i in range(4)]
+    (folder / "found.csv").write_text("\n".join(["image,label,confidence,energy,outlier,p(cats),p(dogs)", *lines]))
+    with pytest.raises(DataError, match=r"found\.csv holds a model's predictions"):
+        load(folder / "found.csv")

@@ -21,6 +21,7 @@ from ebpl.inference.evaluate import _classes, as_trained, evaluation, evaluation
 from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import predict
 from ebpl.runs import WEIGHTS, Run
+from ebpl.runs.reader import read_training_digests
 from tests.helpers import blobs, class_folders, quick, random_images, write_png
 
 BASELINE = {"method": "curriculum-labeling", "pseudo_labels": "none"}
@@ -420,26 +421,104 @@ def test_images_that_were_trained_on_are_counted(pets: Run, capsys: pytest.Captu
     assert any("8 of these 9 images" in note and "alone" in note for note in evaluation(pets, "again")["notes"])
 
 
-def test_nothing_is_said_of_images_where_the_runs_own_are_gone_or_new(pets: Run, tmp_path: Path) -> None:
-    run = Run(shutil.copytree(pets.path, "copy"))
+NOT_CHECKED = "Whether these images were in the training data was not checked: the run's own images "
+
+
+def without_digests(run: Run) -> Run:
+    """A copy of a run as an older version wrote it."""
+    copy = Run(shutil.copytree(run.path, "copy"))
+    (copy.path / "details.npz").unlink()
+    return copy
+
+
+def labelled_again(run: Run, folder: str = "again") -> str:
+    """A copy of the labelled images that a run was trained on."""
+    for label in ("cats", "dogs"):
+        shutil.copytree(Path(run.source["path"]) / label, Path(folder) / label)
+    return folder
+
+
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_images_that_were_trained_on_are_known_where_the_data_of_the_run_is_gone_or_changed(change: str) -> None:
+    run = ebpl.train(class_folders(Path("pets")), quick(**BASELINE), run="run")
+    again = labelled_again(run)
+    if change == "gone":
+        shutil.rmtree("pets")
+    else:
+        write_png(Path("pets/unlabeled/new.png"), value=77)
+    (note,) = evaluation(Run("run"), again)["notes"]
+    assert "8 of these 8 images were in the training data" in note
+
+
+def test_arrays_that_were_trained_on_are_known_too() -> None:
+    data = blobs()
+    run = ebpl.train(data, quick(**BASELINE), run="run")
+    again = ebpl.from_arrays(data.train.pixels, data.train.labels, classes=data.classes)
+    total = int(data.train.labeled.sum())
+    assert any(f"{total} of these {total} images were" in note for note in evaluation(run, again)["notes"])
+
+
+def test_nothing_is_said_of_new_images(pets: Run) -> None:
     for i, label in enumerate(("cats", "dogs")):
         write_png(Path("new") / label / "0.png", value=77 + i)
-    assert evaluation(run, "new")["notes"] == []
+    assert evaluation(pets, "new")["notes"] == []
+    assert evaluation(without_digests(pets), "new")["notes"] == []
+
+
+def test_it_is_said_where_images_cannot_be_looked_for(pets: Run, tmp_path: Path) -> None:
+    run = without_digests(pets)
+    again = labelled_again(pets)
+    assert "8 of these 8 images were in the training data" in evaluation(run, again)["notes"][0]
     settings = run.path / "settings.toml"
     settings.write_text(settings.read_text().replace(str(pets.source["path"]), str(tmp_path / "gone")))
-    source = Path(pets.source["path"])
-    for label in ("cats", "dogs"):
-        shutil.copytree(source / label, Path("again") / label)
-    assert evaluation(Run("copy"), "again")["notes"] == []
+    assert evaluation(Run("copy"), again)["notes"] == [f"{NOT_CHECKED}cannot be read"]
 
 
 def test_so_many_files_are_not_read_again_only_to_look_for_some(pets: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ebpl.inference.evaluate.MOST_FILES", 3)
     monkeypatch.setattr(Run, "load_data", lambda *_: pytest.fail("read"))
-    source = Path(pets.source["path"])
-    for label in ("cats", "dogs"):
-        shutil.copytree(source / label, Path("again") / label)
-    assert evaluation(pets, "again")["notes"] == []
+    again = labelled_again(pets)
+    assert "8 of these 8 images" in evaluation(pets, again)["notes"][0]
+    assert evaluation(without_digests(pets), again)["notes"] == [f"{NOT_CHECKED}are too many to read them again"]
+
+
+def test_few_digests_are_kept_and_none_of_a_benchmark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(Path("pets"))
+    with np.load(ebpl.train("pets", quick(**BASELINE), run="few").path / "details.npz") as kept:
+        assert kept["training_digests"].nbytes == 8 * len({*ebpl.load("pets").train.digests()})
+    monkeypatch.setattr("ebpl.inference.evaluate.MOST_DIGESTS", 3)
+    assert read_training_digests(ebpl.train("pets", quick(**BASELINE), run="many").path) is None
+    assert read_training_digests(run.path) is None
+
+
+def test_python_is_told_of_images_that_were_trained_on(pets: Run, caplog: pytest.LogCaptureFixture) -> None:
+    ebpl.evaluate(pets, labelled_again(pets))
+    (record,) = [each for each in caplog.records if each.name == "ebpl"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("8 of these 8 images were in the training data")
+
+
+def test_test_images_that_were_trained_on_are_told_also_where_other_images_have_changed() -> None:
+    class_folders(Path("pets"))
+    class_folders(Path("pets/test"), labeled=2, unlabeled=0)
+    run = ebpl.train("pets", quick(**BASELINE), run="run")
+    write_png(Path("pets/unlabeled/new.png"), value=77)
+    changed, trained = evaluation(run)["notes"]
+    assert "its test images are the same" in changed
+    assert "4 of these 4 images were in the training data" in trained
+
+
+def test_the_command_to_measure_with_leaves_out_what_cannot_be_read_if_the_run_did() -> None:
+    class_folders(Path("pets"))
+    class_folders(Path("pets/test"), labeled=2, unlabeled=0)
+    Path("pets/cats/broken.png").write_bytes(b"no image")
+    ebpl.train("pets", quick(**BASELINE), run="run", skip_unreadable=True)
+    Path("pets/test/cats/0.png").unlink()
+    with pytest.raises(RunError, match="have changed") as caught:
+        ebpl.evaluate("run")
+    command = str(caught.value).rpartition("with: ")[2]
+    assert command == f"ebpl evaluate run {Path('pets').resolve()} --skip-unreadable"
+    assert main(command.split()[1:]) == 0
 
 
 def test_test_images_of_the_run_that_were_trained_on_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from ebpl.cli import main
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
 from ebpl.io import csv_writer
-from ebpl.metrics import accuracy_at_coverage
 from ebpl.models.predictions import BATCH, predict
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick, random_images
@@ -205,15 +204,13 @@ def test_odd_files_get_a_row_each_and_stop_nothing(run: Run) -> None:
     assert summary.kept + (summary.outliers or 0) == 3
 
 
-def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
+def test_coverage_and_measured_accuracy_are_those_at_the_limit() -> None:
     data = blobs(unlabeled=False)
     run = ebpl.train(data, quick(epochs=3, pseudo_labels="none"), run="run")
     model, _ = run.load_model()
     assert data.test is not None
     expected = predict(model, data.test.pixels)
-    whole = measured_accuracy(run, 1.0)
-    assert whole is not None
-    assert whole == (pytest.approx((expected.labels == data.test.labels).mean()), 30, True)
+    assert measured_accuracy(run) == ((expected.labels == data.test.labels).sum(), 30, 30, True)
     folder = Path("test")
     folder.mkdir()
     for i, image in enumerate(data.test.pixels):
@@ -221,7 +218,7 @@ def test_coverage_and_measured_accuracy_are_told_at_that_coverage() -> None:
     limit = float(np.median(expected.confidences))
     _, summary = predicted(run, "test", abstain_below=limit)
     assert summary.coverage == pytest.approx((expected.confidences >= limit).mean(), abs=0.04)
-    assert measured_accuracy(Run.create("other", quick(), data, {}), 1.0) is None
+    assert measured_accuracy(Run.create("other", quick(), data, {})) is None
 
 
 def test_python_gives_the_rows_that_the_command_writes(run: Run) -> None:
@@ -270,37 +267,39 @@ def test_an_array_that_the_model_does_not_take_is_refused(run: Run, pixels: np.n
         ebpl.predict(run, pixels)
 
 
-@pytest.mark.parametrize("coverage", [0.1, 0.5, 28 / 30, 1.0])
-def test_the_measured_accuracy_is_that_of_the_most_confident_test_images_counted(coverage: float) -> None:
+@pytest.mark.parametrize("quantile", [0.0, 0.5, 0.9, 1.0])
+def test_the_measured_accuracy_is_that_of_test_images_with_such_a_confidence(quantile: float) -> None:
     data = blobs(unlabeled=False)
     run = ebpl.train(data, quick(epochs=1, pseudo_labels="none"), run="run")
     assert data.test is not None
     expected = predict(run.load_model()[0], data.test.pixels)
-    count = round(coverage * 30)
-    surest = np.argsort(-expected.confidences, kind="stable")[:count]
-    right = (expected.labels == data.test.labels)[surest].mean()
-    assert measured_accuracy(run, coverage) == (pytest.approx(right), 30, True)
+    limit = float(np.quantile(expected.confidences, quantile)) - 1e-4
+    enough = expected.confidences >= limit
+    right = (expected.labels == data.test.labels)[enough].sum()
+    assert measured_accuracy(run, limit) == (right, enough.sum(), 30, True)
     with np.load(run.path / "details.npz") as kept:
         older = {name: kept[name] for name in kept.files if name != "test_truth"}
     np.savez(run.path / "details.npz", **older)
-    estimated = measured_accuracy(run, coverage)
+    whole = measured_accuracy(run)
+    assert whole == ((expected.labels == data.test.labels).sum(), 30, 30, True)
+    estimated = measured_accuracy(run, limit)
     assert estimated is not None
-    assert (estimated.images, estimated.exact) == (30, coverage == 1)
-    assert estimated.accuracy == accuracy_at_coverage(run.metrics()["reliability"], coverage)
+    assert not estimated.exact
+    assert enough.sum() <= estimated.images <= 30  # of the bin in which the limit is, all are counted
 
 
-def test_of_images_with_the_same_confidence_any_may_be_among_the_most_confident(run: Run) -> None:
+def test_no_test_image_may_have_such_a_confidence(run: Run) -> None:
     result = json.loads((run.path / "test_metrics.json").read_text())
     (run.path / "test_metrics.json").write_text(json.dumps({**result, "metrics": {"accuracy": 0.5}}))
     answers = {"test_confidences": np.array([0.9, 0.8, 0.8, 0.8, 0.2], np.float32), "test_labels": np.arange(5)}
     np.savez(run.path / "details.npz", **answers, test_truth=np.array([0, 1, 0, 0, 4]))
-    assert measured_accuracy(run, 0.4) == (pytest.approx((1 + 1 / 3) / 2), 5, True)
-    assert measured_accuracy(run, 0.01) == (1, 5, True)
+    assert measured_accuracy(run, 0.8) == (2, 4, 5, True)
+    assert measured_accuracy(run, 0.95) == (0, 0, 5, True)
 
 
 def test_without_test_images_no_accuracy_is_measured(run: Run) -> None:
     assert run.metrics()["metrics"] is None
-    assert measured_accuracy(run, 1.0) is None
+    assert measured_accuracy(run) is None
 
 
 @pytest.mark.parametrize("column", ["image", "Path", "file"])
@@ -413,3 +412,8 @@ def test_a_decision_can_be_written_as_parquet(run: Run) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     ebpl.predict(run, "photos", "a.parquet", decide="balanced", label_outliers=True)
     assert set(parquet.read_table("a.parquet").to_pydict()["decision"]) <= {"cats", "dogs"}
+
+
+def test_a_list_may_spell_its_paths_with_backslashes(run: Run) -> None:
+    Path("list.csv").write_text("image\nphotos\\cats\\0.png\nphotos/dogs/0.png\n")
+    assert [row["image"] for row in ebpl.predict(run, "list.csv")] == ["photos/cats/0.png", "photos/dogs/0.png"]

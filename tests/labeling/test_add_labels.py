@@ -60,9 +60,9 @@ def test_what_does_not_fit_is_said_and_nothing_is_written(folder: Path) -> None:
     def export(image: str, label: str) -> Path:
         return write("export.json", json.dumps([annotated(image, label)]))
 
-    with pytest.raises(DataError, match=r"does not have:\n  nowhere\.png"):
+    with pytest.raises(DataError, match=r"no training images of photos:\n  nowhere\.png$"):
         ebpl.add_labels(folder, export("nowhere.png", "cat"), "new.csv")
-    with pytest.raises(DataError, match=r"no class of photos.*cat"):
+    with pytest.raises(DataError, match=r"(?s)no class of photos.*did you mean cat\?"):
         ebpl.add_labels(folder, export("unlabeled/1.png", "catt"), "new.csv")
     with pytest.raises(UsageError, match=r"becomes a \.csv"):
         ebpl.add_labels(folder, export("unlabeled/1.png", "cat"), "new.npz")
@@ -93,10 +93,50 @@ def test_labels_for_the_folder_fit_the_csv_that_came_of_it_and_the_reverse(folde
     assert labels(ebpl.load("back.csv"))["2.png@unlabeled"] == "dog"
 
 
+def test_paths_of_windows_fit(folder: Path) -> None:
+    text = "image,label\nunlabeled\\1.png,dog\nC:\\photos\\unlabeled\\2.png,cat\n"
+    with pytest.raises(DataError, match=r"no training images of photos:\n  C:.photos"):  # of another computer
+        ebpl.add_labels(folder, write("a", text), "new.csv")
+    text = text.replace("C:\\", "..\\")
+    assert ebpl.add_labels(folder, write("a", text), "new.csv").new == 2
+    found = labels(ebpl.load("new.csv"))
+    assert (found["1.png@unlabeled"], found["2.png@unlabeled"]) == ("dog", "cat")
+
+
+def test_a_backslash_may_be_part_of_a_name(folder: Path) -> None:
+    Image.new("RGB", (8, 8)).save(folder / "unlabeled" / "a\\1.png")
+    ebpl.add_labels(folder, write("a", "image,label\nunlabeled/a\\1.png,dog\n"), "new.csv")
+    assert labels(ebpl.load("new.csv"))["a\\1.png@unlabeled"] == "dog"
+
+
+def test_all_unknown_labels_are_named_with_the_nearest_class(folder: Path) -> None:
+    text = "image,label\nunlabeled/1.png,Catt\nunlabeled/2.png,zebra\ncat/1.png,Catt\ndog/1.png,dog\n"
+    with pytest.raises(DataError) as raised:
+        ebpl.add_labels(folder, write("a", text), "new.csv")
+    assert str(raised.value).splitlines() == [
+        "a has labels that are no class of photos:",
+        "  'Catt' for unlabeled/1.png and 1 other image; did you mean cat?",
+        "  'zebra' for unlabeled/2.png",
+        "Its classes: cat, dog. (--new-classes allows others for a folder or CSV.)",
+    ]
+    assert not Path("new.csv").exists()
+
+
+@pytest.mark.parametrize("name", ["test/cat/9.png", "photos/test/cat/9.png", "test\\cat\\9.png"])
+def test_a_test_image_is_called_one(folder: Path, name: str) -> None:
+    for label in ("cat", "dog"):
+        path = folder / "test" / label / "9.png"
+        path.parent.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(path)
+    with pytest.raises(DataError) as raised:
+        ebpl.add_labels(folder, write("a", f"image,label\n{name},dog\nnowhere.png,dog\n"), "new.csv")
+    assert f"\n  {name} (a test image; only training images get labels)\n  nowhere.png" in str(raised.value)
+
+
 def test_a_name_that_could_mean_several_images_or_none_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"1\.png \(which of cat/1\.png, dog/1\.png, unlabeled/1\.png\?\)"):
         ebpl.add_labels(folder, write("a", "image,label\n1.png,dog\n"), "new.csv")
-    with pytest.raises(DataError, match="does not have"):
+    with pytest.raises(DataError, match="no training images of photos"):
         ebpl.add_labels(folder, write("a", "image,label\nelsewhere/unlabeled/1.png,dog\n"), "new.csv")
     two = "image,label\nunlabeled/1.png,dog\nphotos/unlabeled/1.png,cat\n"
     with pytest.raises(DataError, match="two labels"):

@@ -116,3 +116,9 @@ def test_what_cannot_be_read_is_said(export: object, reason: str) -> None:
     for name in ("nowhere.json", "pipe"):
         with pytest.raises(DataError, match="cannot be read"):
             read_labels(Path(name))
+
+
+def test_the_sheet_of_suggest_holds_labels_though_it_has_the_columns_of_predictions_too() -> None:
+    head = "rank,image,label,guess,confidence,second_guess,second_confidence,energy,uncertainty"
+    rows = ["1,x.png,cat,dog,0.6,cat,0.4,1,0.9", "2,y.png,,dog,0.6,cat,0.4,1,0.9"]
+    assert read_labels(write("next.csv", "\n".join([head, *rows]))) == {"x.png": "cat"}

@@ -16,7 +16,6 @@ from ebpl.calibration import apply_temperature
 from ebpl.metrics import (
     METRICS,
     Metric,
-    accuracy_at_coverage,
     as_number,
     by_bin,
     confidence_direction,
@@ -90,21 +89,6 @@ def test_balanced_accuracy_and_auroc_count_only_classes_that_occur() -> None:
         np.mean([roc_auc_score(labels == c, tied[:, c]) for c in range(3)])
     )
     assert np.isnan(measure(probabilities, np.zeros(200, int))["auroc"])
-
-
-def test_accuracy_at_a_coverage_is_that_of_the_most_confident_images() -> None:
-    probabilities, labels = random_predictions(2, 400, 5, 3.0)
-    bins = by_bin(probabilities, labels)
-    confidences, right = probabilities.max(1), probabilities.argmax(1) == labels
-    ends = [(confidences > row["above"]) for row in reversed(bins)]
-    shares, counts = [0.0, *(end.mean() for end in ends)], [0.0, *(right[end].sum() for end in ends)]
-    for coverage in np.linspace(0.05, 1, 20):
-        found = accuracy_at_coverage(bins, coverage)
-        assert found is not None
-        assert found * coverage * 400 == pytest.approx(np.interp(coverage, shares, counts))  # exact where a bin ends
-    assert accuracy_at_coverage(bins, 1) == pytest.approx(measure(probabilities, labels)["accuracy"])
-    assert accuracy_at_coverage(bins, 0) is None
-    assert accuracy_at_coverage([], 1) is None
 
 
 def test_every_metric_is_what_its_name_says() -> None:

@@ -13,7 +13,7 @@ from ebpl.reporting import report_data as seen
 from ebpl.reporting.report_data import Sight, energy_gap
 from ebpl.runs import Run
 from ebpl.runs.reader import Stored
-from tests.helpers import blobs, class_folders, quick
+from tests.helpers import blobs, class_folders, quick, write_png
 from tests.named_runs import named_blobs
 
 Named = Callable[[str], Run]
@@ -162,6 +162,51 @@ def test_changed_images_of_the_run_are_not_shown() -> None:
     run = ebpl.train("pets", quick(pseudo_labels="none"), run="run")
     shutil.copy("pets/cats/0.png", "pets/unlabeled/more.png")
     sight = looked(run)
+    assert sight.looked is None
+    assert "not those that the run was trained on" in sight.notes[0]
+
+
+@pytest.fixture
+def tested() -> Run:
+    """A run of a folder with a test part."""
+    class_folders(Path("photos"))
+    class_folders(Path("photos/test"), unlabeled=0)
+    return ebpl.train("photos", quick(epochs=1, pseudo_labels="none"), run="tested")
+
+
+def test_the_test_images_are_shown_though_other_images_of_the_run_have_changed(tested: Run) -> None:
+    before = looked(tested)
+    write_png(Path("photos/unlabeled/large.png"), size=(40, 70), mode="RGB")
+    Path("photos/unlabeled/0.png").unlink()
+    write_png(Path("photos/unlabeled/more.png"), value=9)
+    write_png(Path("photos/birds/0.png"))  # the classes are numbered otherwise now
+    sight = looked(tested, energies=True)
+    assert before.measured is not None
+    assert sight.measured is not None
+    assert sight.pool is not None
+    assert sight.measured is sight.looked
+    np.testing.assert_array_equal(sight.measured.truth[1], before.measured.truth[1])
+    np.testing.assert_allclose(
+        sight.measured.predictions.probabilities, before.measured.predictions.probabilities, atol=1e-6
+    )
+    names = [sight.pool.images.name(i) for i in range(len(sight.pool.images))]
+    assert sorted(names) == [f"unlabeled/{name}.png" for name in (1, 2, 3, 4, 5, "large", "more")]
+    assert sight.training_energies is None  # they would be those of other images
+    (note,) = sight.notes
+    assert "photos have changed since training. Its test images are the same" in note
+    text = ebpl.report(tested, "page.html").read_text()
+    assert "8 test images" in text
+    assert note in text
+    assert "could not be looked at" not in text
+
+
+@pytest.mark.parametrize("change", ["pixels", "removed"])
+def test_changed_test_images_are_not_shown(tested: Run, change: str) -> None:
+    if change == "pixels":
+        write_png(Path("photos/test/cats/0.png"), value=77)
+    else:
+        shutil.rmtree("photos/test")
+    sight = looked(tested)
     assert sight.looked is None
     assert "not those that the run was trained on" in sight.notes[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ebpl.errors import RunError
+from ebpl.inference.evaluate import SAMPLES
 from ebpl.metrics import METRICS
 from ebpl.runs import Run
 from ebpl.runs.reader import (
@@ -18,6 +19,7 @@ from ebpl.runs.reader import (
     read_environment,
     read_metrics,
     read_settings,
+    read_training_digests,
     warnings_of,
 )
 
@@ -120,7 +122,7 @@ def test_what_a_run_wrote_is_read(run_named: Named) -> None:
     assert stored.result == run.metrics()
     assert stored.environment == run.environment()
     assert stored.samples is not None
-    assert stored.samples.shape == (25, 8, 8, 1)
+    assert stored.samples.shape == (SAMPLES, 8, 8, 1)
     assert stored.energies is not None
     assert (np.diff(stored.energies) >= 0).all()
     assert stored.log[-1]
@@ -271,7 +273,7 @@ def whole(**changes: Any) -> dict[str, Any]:
             {"check": {"images": 100, "accuracy": 0.5, "confidence": 0.9, "temperature": 1}},
             "on held-out labels is 90 %, its accuracy 50 %",
         ),
-        ({"majority_share": 0.89}, "no better than always naming the largest class, which has 89.0 %"),
+        ({"majority_share": 0.89}, "not clearly better than always naming the largest class, which has 89.0 %"),
         ({"never_predicted": ["cat", "dog"]}, "Never predicted for any test image: cat, dog."),
     ],
 )
@@ -295,6 +297,19 @@ def test_warnings_about_a_foreign_result_never_fail() -> None:
         warnings_of(
             whole(images={"test": value, "validation": value}, metrics={"accuracy": value, "overconfidence": value})
         )
+
+
+def test_digests_of_the_training_images_are_read_with_suspicion(tmp_path: Path) -> None:
+    assert read_training_digests(tmp_path) is None
+    np.savez(tmp_path / "details.npz", training_digests=np.array([1, 2**64 - 1], np.uint64))
+    found = read_training_digests(tmp_path)
+    assert found is not None
+    assert found.tolist() == [1, 2**64 - 1]
+    for wrong in (np.zeros(2), np.zeros((2, 1), np.uint64), np.uint64(1), np.array([None], object), np.array(["x"])):
+        np.savez(tmp_path / "details.npz", training_digests=wrong)
+        assert read_training_digests(tmp_path) is None
+    (tmp_path / "details.npz").write_bytes(b"PK no zip")
+    assert read_training_digests(tmp_path) is None
 
 
 def test_answers_are_those_for_test_images_with_a_label(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import csv
+import shutil
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import RunError, UsageError
+from ebpl.io import write_json
 from ebpl.methods import get_method
 from ebpl.terminal import Silent
 from ebpl.training import Deadline, time_budget
@@ -243,6 +245,23 @@ def test_what_is_left_of_a_time_limit_holds_when_a_run_is_resumed(monkeypatch: p
     assert any("0 s are left of the time limit of 1 min 40 s" in text for text in hear.said)
     assert updates_of(run)[:3] == ["2", "2", "1"]
     assert any("shortened training to" in text for text in hear.said)
+
+
+def test_epochs_that_a_kill_undid_count_for_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = interrupted(monkeypatch, 100.0)
+    spent = [run.environment()["time_spent"]]
+    for _ in range(2):
+        shutil.rmtree(run.checkpoints)  # as if it had been killed before the first one
+        run.checkpoints.mkdir()
+        with pytest.raises(KeyboardInterrupt):
+            ebpl.resume(run, data=blobs(), progress=Interrupting(3))
+        rows = list(csv.DictReader((run.path / "metrics.csv").open()))
+        spent.append(run.environment()["time_spent"])
+        assert spent[-1] >= spent[-2] + float(rows[1]["seconds"])  # the third epoch was stopped at its end
+    write_json(run.path / "environment.json", {**run.environment(), "time_spent": 99.9})
+    hear = Hear()
+    ebpl.resume(run, data=blobs(), progress=hear)
+    assert any("0 s are left of the time limit of 1 min 40 s" in text for text in hear.said)
 
 
 def test_a_run_can_be_resumed_with_another_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,10 @@ FAR = 0.1
 """Confidence and accuracy that are further apart are a warning, if that is beyond chance."""
 
 
+SHORT = 0.5
+"""A training with a smaller share of its updates is said to be short."""
+
+
 def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list[str]:
     """What a user should know of a finished run before its model is used, from its test_metrics.json.
 
@@ -158,6 +162,10 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
     if isinstance(events, list) and events:
         times = "once" if len(events) == 1 else f"{len(events)} times"
         found.append(f"Training diverged and recovered {times}, with a lower learning rate; train.log has the reasons.")
+    updates = result.get("updates")
+    made, full = (_number(updates.get(name)) for name in ("made", "of")) if isinstance(updates, dict) else (None, None)
+    if made is not None and full and made < SHORT * full:
+        found.append(f"The time limit left {100 * made / full:.0f} % of the updates of the settings: allow more time.")
     for of, images_of, right, confidence in _measured(result, sizes, measured):
         gap = confidence - right
         if abs(gap) > FAR and abs(gap) > 2 * math.sqrt(right * (1 - right) / images_of):
@@ -173,8 +181,8 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
         noise = 2 * math.sqrt(share * (1 - share) / (test or 1))
         if accuracy - share <= noise:
             found.append(
-                f"An accuracy of {100 * accuracy:.1f} % is no better than always naming the largest class, which has "
-                f"{100 * share:.1f} % of the {measured}s."
+                f"An accuracy of {100 * accuracy:.1f} % is not clearly better than always naming the largest class, "
+                f"which has {100 * share:.1f} % of the {measured}s."
             )
     never = result.get("never_predicted")
     if isinstance(never, list) and never:

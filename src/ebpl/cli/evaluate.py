@@ -14,7 +14,11 @@ from ebpl.errors import number_of
 from ebpl.terminal import harmless
 
 if TYPE_CHECKING:
+    from ebpl.inference.predict import Measured, Summary
     from ebpl.runs import Run
+
+UNLIKE, ENOUGH = 0.2, 20
+"""Coverages of test images and of so many new ones that differ by more show that these are different images."""
 
 
 def add_evaluate_options(parser: Parser) -> None:
@@ -156,13 +160,13 @@ def predict(options: argparse.Namespace) -> int:
     if summary.mean_confidence is not None and summary.coverage is not None:
         of_them = f" of the {summary.kept} that are no outliers" if summary.labelled_outliers else ""
         confidence = f"mean confidence{of_them} {100 * summary.mean_confidence:.0f} %"
-        if measured := measured_accuracy(run, summary.coverage):
-            there = " at that coverage" if options.abstain_below else ""
-            right = f"{'' if measured.exact else 'about '}{100 * measured.accuracy:.0f} % right"
-            parts += [f"measured on the run's {measured.images} test images{there}: {right}", confidence]
+        if measured := measured_accuracy(run, options.abstain_below):
+            parts += [_measured(measured, options.abstain_below, summary), confidence]
         else:
             why, advice = _not_measured(run)
             parts += [confidence, f"how many are right was not measured: {why}"]
+        if options.decide != "probable":
+            parts.append("this is of the column 'label'; the decisions were not measured")
     if summary.outliers is not None:
         are = "is an outlier" if summary.outliers == 1 else "are outliers"
         told = f"{summary.outliers} {are}, unlike the training images"
@@ -181,6 +185,25 @@ def predict(options: argparse.Namespace) -> int:
         where = "" if options.output == "-" else f" in {options.output}"
         raise DataError(f"None of the images can be read: the column 'problem'{where} says why.")
     return 0
+
+
+def _measured(measured: Measured, at_least: float, summary: Summary) -> str:
+    """How many of the run's test images with such a confidence are right."""
+    from ebpl.metrics.classification import wilson_interval
+
+    if not measured.images:
+        return f"none of the run's {measured.of} test images has such a confidence, so nothing was measured"
+    low, high = (f"{100 * side:.0f}" for side in wilson_interval(measured.right, measured.images))
+    which = " with such a confidence" if at_least else ""
+    about = "" if measured.exact else "about "
+    told = (
+        f"of the run's {number_of(measured.images, 'test image')}{which}, {about}{measured.right} are right "
+        f"({100 * measured.right / measured.images:.0f} %, 95 % interval {low} to {high} %)"
+    )
+    there, here = measured.images / measured.of, summary.coverage or 0.0
+    if at_least and summary.images >= ENOUGH and abs(there - here) > UNLIKE:
+        told += f"; among those the coverage is {100 * there:.0f} %, so the new images differ from them"
+    return told
 
 
 def _not_measured(run: Run) -> tuple[str, str]:

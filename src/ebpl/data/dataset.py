@@ -48,6 +48,10 @@ class Images:
         pixels = np.ascontiguousarray(self.pixels)
         return (hashlib.blake2b(image.data, digest_size=16).digest() for image in pixels)
 
+    def short_digests(self) -> NDArray[np.uint64]:
+        """The first eight bytes of each digest as a number: enough to know an image again."""
+        return np.frombuffer(b"".join(digest[:8] for digest in self.digests()), "<u8").astype(np.uint64)
+
     def fingerprint(self, classes: tuple[str, ...]) -> str:
         """A digest of the images and of their labels, which number these classes."""
         return _fingerprint(classes, self)
@@ -63,6 +67,10 @@ class Images:
             return 0
         known = set(others.digests())
         return sum(digest in known for digest in self.take(np.flatnonzero(self.labeled)).digests())
+
+    def labeled_among(self, digests: NDArray[np.uint64]) -> int:
+        """How many of the labelled images have one of these short digests."""
+        return int(np.isin(self.take(np.flatnonzero(self.labeled)).short_digests(), digests).sum())
 
     def with_channels(self, channels: int) -> Images:
         """The images as gray (1) or colour (3)."""

@@ -55,7 +55,7 @@ def read_table(path: Path, text: str, *wanted: Collection[str]) -> Iterator[tupl
     """The rows of a CSV with their line numbers, by the names of its columns in lower case and without spaces around.
 
     Columns are separated by commas, semicolons or tabs. Of each of the `wanted` names at least one must be there; a row
-    may have fewer cells than the first.
+    may have fewer cells than the first. Where labels are wanted, a table of predictions is an error.
     """
     skipped = 0
     if found := re.match(r"sep=(.)\r?\n", text):  # what Excel writes for itself
@@ -74,6 +74,11 @@ def read_table(path: Path, text: str, *wanted: Collection[str]) -> Iterator[tupl
             raise DataError(
                 f"{path} has no column {missing}; its first line must name {needed}, separated by a comma, a semicolon "
                 f"or a tab. {known}."
+            )
+        if any("label" in each for each in wanted) and _are_predictions(names):
+            raise DataError(
+                f"{path} holds a model's predictions, which are no labels. Fill in the sheet of `ebpl suggest`; or, "
+                "if a person has checked each label, delete the column confidence."
             )
         for row in rows:
             if any(cell.strip() for cell in row[len(names) :]):
@@ -118,6 +123,12 @@ def read_costs(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     if not np.isfinite(found).all():
         raise DataError(f"{path} holds a cost that is not finite.")
     return found
+
+
+def _are_predictions(names: Collection[str]) -> bool:
+    """Whether these columns are those that `ebpl predict` writes; in the sheet of `ebpl suggest`, people label."""
+    found = "energy" in names or any(re.fullmatch(r"p\(.*\)", name) for name in names)
+    return found and "confidence" in names and "guess" not in names
 
 
 def _has(names: list[str], wanted: tuple[Collection[str], ...]) -> bool:

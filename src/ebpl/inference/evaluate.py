@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from ebpl.metrics.calibration import Floats, Labels
 from ebpl.metrics.classification import by_class
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
-from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, finite, read, read_table
+from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, finite, read, read_table, read_training_digests
 from ebpl.training import made_updates
 from ebpl.training.relabel import Phase
 from ebpl.training.train_state import TrainState
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from ebpl.models import HybridModel
     from ebpl.training.trainer import Trainer
 
-
 MOST_ENERGIES = 5000
 MOST_FILES = 20_000
 """More image files of a run are not read again only to look for some of them."""
+MOST_DIGESTS = 200_000
+"""Of more training images a run keeps no digests."""
 Data = str | os.PathLike[str] | ImageSet
 
 
@@ -55,7 +57,10 @@ def evaluate(
     how: dict[str, Any] = {"data_dir": data_dir, "skip_unreadable": skip_unreadable}
     if not isinstance(run, Run) and seed_folders(Path(run)):
         return evaluation_of_seeds(Path(run), data, **how)
-    measures: dict[str, Any] = evaluation(run, data, **how)["metrics"]
+    found = evaluation(run, data, **how)
+    for note in found["notes"]:
+        logging.getLogger("ebpl").warning("%s", note.removeprefix("Warning: "))
+    measures: dict[str, Any] = found["metrics"]
     return measures
 
 
@@ -121,6 +126,8 @@ def finish(run: Run, trainer: Trainer) -> None:
         arrays = {**_answers(probabilities, data.test.labels), **arrays}
         last = apply_temperature(_predicted(state.predictor, settings, data.test), state.temperature)
         result["last"] = {"metrics": measure(last, data.test.labels)}
+    if len(data.train) <= MOST_DIGESTS and not data.is_benchmark:  # a benchmark can be had again
+        arrays["training_digests"] = np.unique(data.train.short_digests())
     if arrays:
         run.save_details(arrays)
     result |= summary(state, trainer.training_set, trainer.schedule, class_counts(run.path, data.classes))
@@ -205,15 +212,16 @@ def _test_images(
 
 
 def trained_on(run: Run, images: Images, own: ImageSet | None = None) -> list[str]:
-    """A note where a run was trained on some of the labelled images; none where its own data cannot be had quickly."""
+    """A note where a run was trained on some of the labelled images, or where that is not known."""
+    unknown, digests = "Whether these images were in the training data was not checked", read_training_digests(run.path)
     try:
-        if own is None and _many_files(run):
-            return []
-        own = own or run.load_data()
+        if digests is None and own is None and _many_files(run):
+            return [f"{unknown}: the run's own images are too many to read them again"]
+        digests = (own or run.load_data()).train.short_digests() if digests is None else digests
     except (EbplError, OSError, MemoryError):
-        return []
+        return [f"{unknown}: the run's own images cannot be read"]
     labeled = int(images.labeled.sum())
-    return in_training(images.labeled_in(own.train), labeled, f"these {labeled} images")
+    return in_training(images.labeled_among(digests), labeled, f"these {labeled} images")
 
 
 def _many_files(run: Run) -> bool:
@@ -235,10 +243,10 @@ def _own_test_images(
     test, notes = images.test, list(images.notes)
     if unchanged:
         check_own(run, images, description)
-        notes += trained_on(run, test, images) if test is not None else []
     elif test is not None or "test_fingerprint" in run.source:
         where = shlex.quote(run.source["path"]) if test is not None and test.labeled.any() else "DATA"
-        test = _renumbered(description, images, test) if test is not None else None
+        where += " --skip-unreadable" if run.source.get("skip_unreadable") else ""
+        test = renumbered(description, images, test) if test is not None else None
         if test is None or test.fingerprint(tuple(description["classes"])) != run.source.get("test_fingerprint"):
             raise RunError(
                 f"The images or labels of {run.data_name} have changed since {run.path} was trained, and its test "
@@ -250,7 +258,7 @@ def _own_test_images(
         raise DataError(
             f"{run.data_name} has no test images. Give labelled images to measure on: ebpl evaluate {run.path} DATA"
         )
-    return test, notes
+    return test, [*notes, *trained_on(run, test, images if unchanged else None)]
 
 
 def images_now(
@@ -297,10 +305,10 @@ def as_trained(description: dict[str, Any], images: ImageSet, part: Images) -> I
             f"{images.name} has images of {images.shape[2]} x {images.shape[1]} pixels (width x height), the model was "
             f"trained on {size[2]} x {size[1]}."
         )
-    return _renumbered(description, images, part)
+    return renumbered(description, images, part)
 
 
-def _renumbered(description: dict[str, Any], images: ImageSet, part: Images) -> Images:
+def renumbered(description: dict[str, Any], images: ImageSet, part: Images) -> Images:
     """A part with the model's channels and numbering of classes; an image of a class that it does not know has none."""
     names, part = description["classes"], part.with_channels(description["image_shape"][0])
     number = np.array([names.index(name) if name in names else UNLABELED for name in images.classes] + [UNLABELED])

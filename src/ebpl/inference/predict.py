@@ -20,7 +20,6 @@ from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.inference.evaluate import opened
 from ebpl.io import Row, Write, check_output, check_table_name, is_number, rows_into
-from ebpl.metrics import accuracy_at_coverage
 from ebpl.models.predictions import BATCH
 from ebpl.models.predictions import predict as predict_images
 from ebpl.runs import Run
@@ -207,7 +206,8 @@ def _listed(path: Path) -> list[Path]:
         name = next((row[column] for column in PATH_COLUMNS if row.get(column)), "")
         if not name or "\0" in name:
             raise DataError(f"{path}, line {line}: no image is named.")
-        found.append(path.parent / name)
+        plain = path.parent / name.replace("\\", "/")
+        found.append(plain if "\\" in name and os.path.exists(plain) else path.parent / name)
     if not any(map(os.path.exists, found)):
         what = f"names no file that exists (relative to {path.parent})" if found else "lists no images"
         raise DataError(f"{printable(path)} {what}.")
@@ -326,36 +326,37 @@ def _class_means(run: Run, classes: Sequence[str]) -> NDArray[np.float64]:
 
 
 class Measured(NamedTuple):
-    """The accuracy on the most confident ones of a run's test images."""
+    """What a run's test images say of labels with at least some confidence."""
 
-    accuracy: float
+    right: int
     images: int
+    """Labelled test images with such a confidence."""
+    of: int
     """All labelled test images."""
     exact: bool
     """Whether it was counted; else it was estimated from the bins of the reliability diagram."""
 
 
-def measured_accuracy(run: Run, coverage: float) -> Measured | None:
-    """The accuracy of a run on this share of its test images, the most confident ones.
+def measured_accuracy(run: Run, at_least: float = 0.0) -> Measured | None:
+    """How many of a run's test images are right, of those whose confidence is `at_least` this.
 
-    None where it has no labelled test images, or is not finished.
+    It is at the same confidence and not at the same coverage, which is lower for images unlike the test images. None
+    where the run has no labelled test images, or is not finished.
     """
     result = run.metrics() if run.finished else {}
     if result.get("metrics") is None:
         return None
     if answers := read_answers(run.path):
         confidences, right = answers
-        count = max(1, round(coverage * len(right)))
-        least = np.sort(confidences)[-count]
-        above, equal = confidences > least, confidences == least
-        # of images with the same confidence, at which the coverage ends, any may be meant
-        hits = right[above].sum() + (count - above.sum()) * right[equal].mean()
-        return Measured(float(hits / count), len(right), True)
-    bins = result.get("reliability")
-    accuracy = accuracy_at_coverage(bins, coverage) if bins else None
-    if accuracy is None:
+        enough = confidences >= at_least
+        return Measured(int(right[enough].sum()), int(enough.sum()), len(right), True)
+    rows = [row for row in result.get("reliability") or () if row["images"] and row["accuracy"] is not None]
+    if not rows:
         return None
-    return Measured(accuracy, sum(row["images"] for row in bins or ()), coverage >= 1)
+    enough_rows = [row for row in rows if row["up_to"] > at_least]
+    hits = sum(row["images"] * row["accuracy"] for row in enough_rows)
+    images, every = (int(sum(row["images"] for row in each)) for each in (enough_rows, rows))
+    return Measured(round(hits), images, every, at_least <= 0)
 
 
 def _batches(items: Iterator[Item], size: int) -> Iterator[Sequence[Item]]:

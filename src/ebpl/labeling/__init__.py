@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import logging
 import os
@@ -19,7 +20,7 @@ from ebpl.data.dataset import UNLABELED, Images, ImageSet
 from ebpl.data.formats import NO_LABEL, read_arrays
 from ebpl.data.split import split_for
 from ebpl.devices import device_and_dtype
-from ebpl.errors import DataError, UsageError, did_you_mean, several
+from ebpl.errors import DataError, UsageError, number_of, several, some_of
 from ebpl.inference.evaluate import images_now
 from ebpl.inference.predict import check_shares
 from ebpl.io import check_output, harmless_cell, no_formula, plain_cell, write_bytes, write_text
@@ -254,30 +255,57 @@ def _matched(images: ImageSet, read: Mapping[str, str], source: Path, labels: Pa
     """
     names = [images.train.name(i) for i in range(len(images.train))]
     exact, classes = _by_cell(names), _by_cell(images.classes)
-    by_file: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-    if images.train.paths and any(image not in exact for image in read):
-        for name in names:
-            parts = _place(source, name).parts
-            by_file.setdefault(parts[-1], []).append((parts, name))
+    inexact = images.train.paths and any(image not in exact for image in read)
+    by_file = _by_file(source, names if inexact else ())
     found: dict[str, str] = {}
-    unknown = []
+    unknown: dict[str, list[str]] = {}
     for image, label in read.items():
         if label.lower() in NO_LABEL and label not in classes:
             continue
-        wanted = tuple(part for part in PurePosixPath(image).parts if part not in ("..", "."))
-        near = [
-            name for parts, name in by_file.get(wanted[-1] if wanted else "", ()) if parts[-len(wanted) :] == wanted
-        ]
-        name = exact.get(image) or (near[0] if len(set(near)) == 1 else "")
+        name, near = "", list[str]()
+        for written in dict.fromkeys((image, image.replace("\\", "/"))):  # as it stands, or as Windows writes it
+            near = near or _ends_with(by_file, written)
+            name = name or exact.get(written) or (near[0] if len(set(near)) == 1 else "")
         if not name:
-            unknown.append(image[:200] + (f" (which of {', '.join(near[:3])}?)" if near else ""))
+            unknown[image] = near
         elif found.setdefault(name, classes.get(label, label)) != classes.get(label, label):
             raise DataError(f"{labels} gives {name} two labels: {found[name]} and {label}. Keep one of them.")
     if unknown:
-        raise DataError(several(f"{labels} labels images that {images.name} does not have", unknown))
+        lines = _not_in_training(images, source, unknown)
+        raise DataError(several(f"{labels} labels images that are no training images of {images.name}", lines))
     if not found:
         raise no_labels(labels)
     return found
+
+
+ByFile = Mapping[str, Sequence[tuple[tuple[str, ...], str]]]
+"""The parts of paths and the names of images, by the names of their files."""
+
+
+def _by_file(source: Path, names: Sequence[str]) -> ByFile:
+    found: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    for name in names:
+        parts = _place(source, name).parts
+        found.setdefault(parts[-1], []).append((parts, name))
+    return found
+
+
+def _ends_with(by_file: ByFile, image: str) -> list[str]:
+    """The names of the images whose path ends with this one."""
+    wanted = tuple(part for part in PurePosixPath(image).parts if part not in ("..", "."))
+    return [name for parts, name in by_file.get(wanted[-1] if wanted else "", ()) if parts[-len(wanted) :] == wanted]
+
+
+def _not_in_training(images: ImageSet, source: Path, unknown: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line about each image that is no training image: which ones it may be, or that it is a test image."""
+    kinds = (("validation", images.validation), ("test", images.test))
+    others = [(kind, _by_file(source, part.paths)) for kind, part in kinds if part is not None and part.paths]
+    lines = []
+    for image, near in unknown.items():
+        kind = next((kind for kind, files in others if _ends_with(files, image.replace("\\", "/"))), "")
+        told = f" (a {kind} image; only training images get labels)" if kind else ""
+        lines.append(image[:200] + (f" (which of {', '.join(near[:3])}?)" if near else told))
+    return lines
 
 
 def _by_cell(names: Sequence[str]) -> dict[str, str]:
@@ -293,12 +321,25 @@ def _place(source: Path, name: str) -> Path:
 
 def _check(images: ImageSet, given: Mapping[str, str], labels: Path, new_classes: bool) -> None:
     """Every label must be of a class that is known, unless new ones are wanted."""
+    unknown: dict[str, list[str]] = {}
     for image, label in given.items():
         if label not in images.classes and not new_classes:
-            raise DataError(
-                f"{labels} calls {image} {label[:200]!r}, which is no class of {images.name}. "
-                f"{did_you_mean(label[:200], images.classes)} (--new-classes allows it for a folder or CSV.)"
-            )
+            unknown.setdefault(label, []).append(image)
+    if unknown:
+        lines = [_unknown(label, found, images.classes) for label, found in unknown.items()]
+        what = several(f"{labels} has labels that are no class of {images.name}", lines)
+        raise DataError(
+            f"{what}\nIts classes: {some_of(images.classes, 10)}. (--new-classes allows others for a folder or CSV.)"
+        )
+
+
+def _unknown(label: str, found: Sequence[str], classes: Sequence[str]) -> str:
+    """A line about a label that is no class: where it is, and what may be meant."""
+    near = difflib.get_close_matches(label[:200].lower(), [name.lower() for name in classes], n=1)
+    meant = [name for name in classes if name.lower() in near]
+    more = f" and {number_of(len(found) - 1, 'other image')}" if len(found) > 1 else ""
+    ask = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return f"{label[:200]!r} for {found[0][:200]}{more}{ask}"
 
 
 def _write_list(source: Path, target: Path, images: ImageSet, given: Mapping[str, str]) -> None:

@@ -131,18 +131,3 @@ def by_bin(probabilities: Floats, labels: Labels, bins: int = 15) -> list[dict[s
         }
         for i in range(bins)
     ]
-
-
-def accuracy_at_coverage(bins: Sequence[dict[str, Any]], coverage: float) -> float | None:
-    """Accuracy of this share of the images, the most confident ones, from the table that `by_bin` makes.
-
-    Images of one bin are taken for alike, so it is exact where the coverage ends with a bin.
-    """
-    filled = [row for row in bins if row["images"] and row["accuracy"] is not None]
-    wanted = coverage * sum(row["images"] for row in filled)
-    right = taken = 0.0
-    for row in sorted(filled, key=lambda row: -row["above"]):
-        part = min(row["images"], wanted - taken)
-        if part > 0:
-            right, taken = right + part * row["accuracy"], taken + part
-    return right / taken if taken else None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data import load
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
-from ebpl.inference.evaluate import Data, as_trained, check_own, load_for, trained_on
+from ebpl.inference.evaluate import Data, as_trained, check_own, images_now, load_for, renumbered, trained_on
 from ebpl.models import HybridModel
 from ebpl.models.outliers import energy_limit
 from ebpl.models.predictions import Predictions, predict
@@ -115,7 +113,7 @@ class Sight:
     counts: list[tuple[str, int]]
     """How many images are labelled, unlabelled, for validation, for testing."""
     notes: tuple[str, ...]
-    """What could not be looked at, and why."""
+    """What could not be looked at, or is not as it was in training."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +173,22 @@ def look(
 ) -> Sight:
     """Load weights and images and look at them; the run's own images may be gone, given ones may not.
 
+    Of the run's own images all may have changed but the test images, which show that the others are still its data.
     `need_energies`: the run directory does not hold the energies of its training images.
     """
     model, description = _model(run)
     classes, chosen = tuple(description["classes"]), description["chosen"]
     density = model.gaussian is not None
     empty = Sight(classes, chosen, model.parameter_count(), density, None, None, None, None, [], ())
+    test = None
     try:
-        images = _own(run, data_dir) if data is None else load_for(description, data, data_dir, skip_unreadable)
-        own = images.fingerprint() == run.source.get("fingerprint")
-        if data is None and not own:
-            raise DataError("The images or labels are not those that the run was trained on any more.")
+        if data is None:
+            place = data_dir or None
+            images, own = images_now(run, description, data_dir=place, skip_unreadable=skip_unreadable)
+            test = None if own else _same_test(run, images, description)
+        else:
+            images = load_for(description, data, data_dir, skip_unreadable)
+            own = images.fingerprint() == run.source.get("fingerprint")
     except EbplError as error:
         if data is not None:
             raise
@@ -200,6 +203,8 @@ def look(
         shown = part.take(np.arange(0, len(part), every)) if every > 1 else part
         return Seen(what, shown, _predictions(model, shown, dtype, done), at[:: max(1, every)], len(part), caveat)
 
+    if test is not None:
+        return _changed(run, images, test, empty, seen)
     if not own:
         found = _others(run, images, description, seen)
         return replace(empty, measured=found if found.images.labeled.any() else None, looked=found)
@@ -210,10 +215,7 @@ def look(
         some = images.train.take(np.arange(0, len(images.train), max(1, len(images.train) // MOST_TRAINING)))
         energies = np.sort(_predictions(model, some, dtype, done).energies)
     measured, looked = _parts(images, parts, seen)
-    pool = looked if looked.what == UNLABELED_POOL else None
-    if pool is None and len(parts.unlabeled):
-        at = parts.unlabeled[:: -(-len(parts.unlabeled) // MOST_POOL)]
-        pool = replace(seen(UNLABELED_POOL, images.train.take(at), positions=at), total=len(parts.unlabeled))
+    pool = looked if looked.what == UNLABELED_POOL else _pool(images.train, parts.unlabeled, seen)
     counts = _counts(images, parts)
     return replace(empty, measured=measured, looked=looked, pool=pool, training_energies=energies, counts=counts)
 
@@ -228,6 +230,38 @@ def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Calla
     if not told and images.name == run.data_name:
         told = ["They are not all as they were in training; some may have been trained on, and are no proof then"]
     return seen(f"images of {images.name}", part, "".join(f"{line}." for line in told))
+
+
+def _same_test(run: Run, images: ImageSet, description: dict[str, Any]) -> Images:
+    """The test images of a run whose other images have changed; an error where they have changed too."""
+    test = renumbered(description, images, images.test) if images.test is not None else None
+    same = test and test.fingerprint(tuple(description["classes"])) == run.source.get("test_fingerprint")
+    if test is None or not same:
+        raise DataError("The images or labels are not those that the run was trained on any more.")
+    return test
+
+
+def _changed(run: Run, images: ImageSet, test: Images, empty: Sight, seen: Callable[..., Seen]) -> Sight:
+    """Look at the run's own test images, and at the unlabelled images as they are now."""
+    counts = run.metrics().get("images") if run.finished else None
+    both = finite(counts.get("test_in_training")) if isinstance(counts, dict) else None
+    labeled = int(test.labeled.sum())
+    told = in_training(int(both or 0), labeled, f"the {labeled} test images")
+    looked = seen("test images", test, "".join(f"{line}." for line in told))
+    pool = _pool(images.train.with_channels(test.pixels.shape[3]), np.flatnonzero(~images.train.labeled), seen)
+    note = (
+        f"Images or labels of {run.data_name} have changed since training. Its test images are the same; the "
+        "unlabelled images are those of now. How many it was trained on is not shown."
+    )
+    return replace(empty, measured=looked if labeled else None, looked=looked, pool=pool, notes=(note,))
+
+
+def _pool(train: Images, unlabeled: NDArray[np.int64], seen: Callable[..., Seen]) -> Seen | None:
+    """Look at unlabelled training images, or at some of many."""
+    if not len(unlabeled):
+        return None
+    at = unlabeled[:: -(-len(unlabeled) // MOST_POOL)]
+    return replace(seen(UNLABELED_POOL, train.take(at), positions=at), total=len(unlabeled))
 
 
 def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[Seen | None, Seen]:
@@ -274,18 +308,6 @@ def _model(run: Run) -> tuple[HybridModel, dict[str, Any]]:
         raise RunError(f"{WEIGHTS} is a link that leads out of the run directory, so it was not read.")
     model, description = run.load_model()
     return model, description
-
-
-def _own(run: Run, data_dir: Any) -> ImageSet:
-    """The run's own images, from where they were; never downloaded, since a page is no reason for that."""
-    path, folder, size = (run.source.get(name) for name in ("path", "data_dir", "image_size"))
-    if path is None:
-        raise RunError("The run was trained on arrays, which it does not hold. From Python: ebpl.report(run, data=...)")
-    if not isinstance(path, str) or not isinstance(folder, str | None) or not isinstance(size, int | None):
-        raise RunError(f"{run.path} does not say where its images are.")
-    skip = run.source.get("skip_unreadable") is True
-    place = Path(data_dir) if data_dir else folder
-    return load(path, data_dir=place, image_size=size, download=False, skip_unreadable=skip)
 
 
 def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> Predictions:

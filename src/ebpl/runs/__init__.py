@@ -120,8 +120,8 @@ class Run:
         states = sorted(self.checkpoints.glob("epoch-*.pt"))
         if not states:
             raise RunError(f"{self.path} has no checkpoint left to continue from.")
-        path = Path(path)
-        environment = {**self.environment(), "branched_from": self.path.name, **_digest(self.source, settings)}
+        path, environment = Path(path), self.environment()
+        environment |= {"branched_from": self.path.name, "time_spent": 0.0, **_digest(self.source, settings)}
 
         def make(folder: Path) -> None:
             (folder / "checkpoints").mkdir()

@@ -70,6 +70,7 @@ def read_environment(path: Path) -> Object:
     rules = dict.fromkeys(("threads", "processes", "runs_together"), lambda value: is_whole(value) and value <= MOST)
     rules |= {"settings": is_object, "fingerprint": is_text}
     rules["time_limit"] = lambda value: is_number(value) and 0 < value <= LONGEST
+    rules["time_spent"] = lambda value: is_number(value) and 0 <= value <= LONGEST
     advice = "Put it back, or write {} into it to continue without it."
     return _read_json(path, {}, rules, advice)
 
@@ -317,6 +318,12 @@ def read_answers(folder: Path) -> tuple[NDArray[np.float64], NDArray[np.bool_]] 
     confidences, said, truth = (each.astype(np.float64) for each in found)
     known = truth >= 0
     return (confidences[known], (said == truth)[known]) if known.any() else None
+
+
+def read_training_digests(folder: Path) -> NDArray[np.uint64] | None:
+    """Short digests of the images that a run was trained on; None where it holds none."""
+    found = _Reader(folder, []).details("training_digests")
+    return found[0] if found and found[0].ndim == 1 and found[0].dtype == np.uint64 else None
 
 
 def _steps(reader: _Reader, root: Path) -> list[Step]:

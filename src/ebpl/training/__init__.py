@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ class Deadline:
     """What follows the last update."""
     beside: float = 0.0
     """What follows the updates of an epoch."""
+    note: Callable[[], None] | None = None
+    """Called at the end of each epoch, to keep the time that was spent."""
 
     def updates(self, most: int, epochs: int, steps: int) -> int:
         """How many updates each of these last epochs, before which there are such steps, may have; `most` if it can."""
@@ -50,6 +52,8 @@ class Deadline:
         slower = max(slower, (1 + slower) / 2)
         self.update, self.step, self.finish = self.update * slower, self.step * slower, self.finish * slower
         self.beside = beside
+        if self.note is not None:
+            self.note()
 
 
 def made_updates(history: Iterable[Mapping[str, Any]], full: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -167,12 +167,25 @@ def deadline_of_new(
     if timing is None or limit is None:
         return None
     record_limit(run, limit)
-    return timing.deadline(begun, limit, together)
+    return replace(timing.deadline(begun, limit, together), note=_counting(run, begun))
 
 
 def record_limit(run: Run, seconds: float) -> None:
     """Note the time limit with the run, so that it holds when the run is resumed."""
     write_json(run.path / ENVIRONMENT, {**run.environment(), "time_limit": min(float(seconds), LONGEST)})
+
+
+def _counting(run: Run, begun: float, before: float = 0.0) -> Callable[[], None]:
+    """Notes with the run how long it was trained; epochs after the last checkpoint count too, though they are undone.
+
+    `before`: seconds that were spent before `begun`.
+    """
+
+    def note() -> None:
+        spent = before + max(0.0, time.monotonic() - begun)
+        write_json(run.path / ENVIRONMENT, {**run.environment(), "time_spent": round(min(spent, LONGEST), 3)})
+
+    return note
 
 
 def deadline_to_continue(
@@ -182,9 +195,10 @@ def deadline_to_continue(
 
     None where it has no limit. However little time is left, each epoch gets an update.
     """
-    begun, limit = time.monotonic(), run.environment().get("time_limit")
+    begun, noted = time.monotonic(), run.environment()
+    limit = noted.get("time_limit")
     seconds = [finite(row.get("seconds")) or 0.0 for row in read_table(run.path, METRICS_TABLE)]
-    spent = max([0.0, *seconds])
+    spent = max([noted.get("time_spent", 0.0), *seconds])
     if until is not None:
         left = max(1e-3, until - begun)
         record_limit(run, spent + left)
@@ -198,4 +212,5 @@ def deadline_to_continue(
     else:
         return None
     timing = time_training(data, run.settings, terms, min(2.0, left / 20))
-    return Deadline(begun + MARGIN * left, timing.update, timing.step, timing.finish)
+    note = _counting(run, begun, spent)
+    return Deadline(begun + MARGIN * left, timing.update, timing.step, timing.finish, note=note)
