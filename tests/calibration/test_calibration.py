@@ -337,3 +337,18 @@ def test_a_training_that_a_time_limit_left_half_done_is_warned_of() -> None:
     assert told == "The time limit left 10 % of the updates of the settings: allow more time."
     for updates in ({"made": 60, "of": 100}, {"made": 0, "of": 0}, {"made": None}, None, 3):
         assert warnings_of({"updates": updates}) == []
+
+
+@pytest.mark.parametrize(("accuracy", "over", "images", "warned"), [(1.0, -0.45, 2, False), (1.0, -0.45, 40, True)])
+def test_a_few_images_do_not_show_that_a_confidence_is_wrong(
+    accuracy: float, over: float, images: int, warned: bool
+) -> None:
+    metrics = {"accuracy": accuracy, "overconfidence": over}
+    told = warnings_of({"metrics": metrics, "images": {"test": images}})
+    assert any("under-confident" in each for each in told) == warned
+
+
+def test_images_of_one_class_are_not_compared_with_naming_it() -> None:
+    result = {"metrics": {"accuracy": 0.8, "overconfidence": 0.0}, "images": {"test": 16}}
+    assert warnings_of({**result, "majority_share": 1.0}) == []
+    assert "not clearly better" in warnings_of({**result, "majority_share": 0.75})[0]

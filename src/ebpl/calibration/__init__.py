@@ -168,7 +168,8 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
         found.append(f"The time limit left {100 * made / full:.0f} % of the updates of the settings: allow more time.")
     for of, images_of, right, confidence in _measured(result, sizes, measured):
         gap = confidence - right
-        if abs(gap) > FAR and abs(gap) > 2 * math.sqrt(right * (1 - right) / images_of):
+        chance = max(right * (1 - right), confidence * (1 - confidence))  # few images may all be right by chance
+        if abs(gap) > FAR and abs(gap) > 2 * math.sqrt(max(chance, 0.0) / images_of):
             wrong = "over-confident" if gap > 0 else "under-confident"
             found.append(
                 f"The model is {wrong}: its mean confidence on {of} is {100 * confidence:.0f} %, its accuracy "
@@ -177,7 +178,7 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
             break
     measures, share, test = result.get("metrics"), _number(result.get("majority_share")), _number(sizes.get("test"))
     accuracy = _number(measures.get("accuracy")) if isinstance(measures, dict) else None
-    if accuracy is not None and share is not None and (test or 0) >= 1 and 0 <= share <= 1:
+    if accuracy is not None and share is not None and (test or 0) >= 1 and 0 <= share < 1:
         noise = 2 * math.sqrt(share * (1 - share) / (test or 1))
         if accuracy - share <= noise:
             found.append(
