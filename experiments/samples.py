@@ -28,7 +28,7 @@ from ebpl.models import Architecture, HybridModel
 from ebpl.models.predictions import predict, predict_with_features
 from ebpl.runs import Run
 from ebpl.runs.reader import METRICS_TABLE, read_table
-from ebpl.sampling import FittedGaussian
+from ebpl.sampling import FittedGaussian, as_pixels
 from ebpl.training import checkpoint
 from experiments.outliers import of_unseen
 from experiments.results_store import record_of, without_details
@@ -55,12 +55,6 @@ def frechet_distance(first: Floats, second: Floats) -> float:
     between = np.sqrt(np.linalg.eigvalsh(root @ covariances[1] @ root).clip(min=0)).sum()
     apart = first.mean(0, dtype=np.float64) - second.mean(0, dtype=np.float64)
     return float(apart @ apart + sum(np.trace(each) for each in covariances) - 2 * between)
-
-
-def as_pixels(inputs: torch.Tensor) -> Pixels:
-    """Inputs of the network (N, C, H, W) in [-1, 1] as bytes (N, H, W, C)."""
-    made: Pixels = ((inputs.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-    return made
 
 
 def chains(run: Run) -> Pixels:
@@ -132,8 +126,9 @@ def measure(run: Run, judge: Judge, model: HybridModel, unseen: Sequence[ImageSe
     samples, random = chains(run), np.random.default_rng(0)
     noise = random.integers(0, 256, (len(samples), *samples.shape[1:]), dtype=np.uint8)
     train = data.train.pixels[random.permutation(len(data.train))[:MOST]]
-    inputs = torch.from_numpy(train[: FittedGaussian.MOST]).permute(0, 3, 1, 2).float() / 127.5 - 1
-    start = as_pixels(FittedGaussian(inputs)(len(samples), torch.Generator().manual_seed(0)))
+    network = judge.model.features
+    start = FittedGaussian(network.scale(network.prepare(train[: FittedGaussian.MOST])))
+    drawn = as_pixels(start(len(samples), torch.Generator().manual_seed(0)))
     of_images, of_samples = (predict(model, each, dtype).energies for each in (data.test.pixels[:MOST], samples))
     seen = judge.seen(samples)[0]
     gap = float(read_table(run.path, METRICS_TABLE)[-1]["energy_gap"])
@@ -147,7 +142,7 @@ def measure(run: Run, judge: Judge, model: HybridModel, unseen: Sequence[ImageSe
         "frechet": {
             "samples": judge.distance(samples),
             "uniform_noise": judge.distance(noise),
-            "fitted_gaussian": judge.distance(start),
+            "fitted_gaussian": judge.distance(drawn),
             "training_images": judge.distance(train),
         },
         "judge": {

@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpl.sampling import FittedGaussian, Langevin, ReplayBuffer
+from ebpl.sampling import FittedGaussian, Langevin, ReplayBuffer, as_pixels
+from tests.helpers import random_images
 
 CPU = torch.device("cpu")
 
@@ -160,3 +162,9 @@ def test_chains_that_blew_up_are_counted() -> None:
     buffer.samples[1, 0, 0, 0], buffer.samples[3] = float("nan"), float("inf")
     buffer.samples[0, 0, 0, 0] = -7.0
     assert buffer.described() == "2 of 4 chains are not finite, the others reach 7"
+
+
+def test_inputs_become_pixels_again() -> None:
+    pixels = random_images(5, 4, 4, 3)
+    inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+    assert np.array_equal(as_pixels(inputs), pixels)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -49,6 +51,13 @@ class Langevin:
             if self.clamp is not None:
                 x = x.clamp(*self.clamp)
         return x
+
+
+def as_pixels(samples: Tensor) -> NDArray[np.uint8]:
+    """Samples of images (N, C, H, W) in [-1, 1] as bytes (N, H, W, C); what is not a number is gray."""
+    inside = samples.nan_to_num().clamp(-1, 1)
+    pixels: NDArray[np.uint8] = ((inside + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    return pixels
 
 
 class FittedGaussian:

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import ebpl
 from ebpl.errors import RunError
@@ -24,12 +23,6 @@ def test_copies_have_no_distance_to_the_nearest_image() -> None:
     assert samples.nearest(images, images) == pytest.approx([0, 0, 0], abs=1e-3)
     far = np.zeros_like(images), np.full_like(images, 255)
     assert samples.nearest(*far) == pytest.approx([4, 4, 4])
-
-
-def test_inputs_become_pixels_again() -> None:
-    pixels = random_images(5, 4, 4, 3)
-    inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
-    assert np.array_equal(samples.as_pixels(inputs), pixels)
 
 
 def test_a_run_is_measured_by_a_judge_and_drawn() -> None:

@@ -147,6 +147,13 @@ FAR = 0.1
 """Confidence and accuracy that are further apart are a warning, if that is beyond chance."""
 
 
+def updates_of(result: Mapping[str, Any]) -> tuple[float, float]:
+    """How many updates a finished run has made, and how many its settings ask for; 0 and 0 where that is not known."""
+    found = result.get("updates")
+    made, full = (_number(found.get(name)) for name in ("made", "of")) if isinstance(found, dict) else (None, None)
+    return (0.0, 0.0) if made is None or full is None else (made, full)
+
+
 SHORT = 0.5
 """A training with a smaller share of its updates is said to be short."""
 
@@ -162,9 +169,8 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
     if isinstance(events, list) and events:
         times = "once" if len(events) == 1 else f"{len(events)} times"
         found.append(f"Training diverged and recovered {times}, with a lower learning rate; train.log has the reasons.")
-    updates = result.get("updates")
-    made, full = (_number(updates.get(name)) for name in ("made", "of")) if isinstance(updates, dict) else (None, None)
-    if made is not None and full and made < SHORT * full:
+    made, full = updates_of(result)
+    if made < SHORT * full:
         found.append(f"The time limit left {100 * made / full:.0f} % of the updates of the settings: allow more time.")
     for of, images_of, right, confidence in _measured(result, sizes, measured):
         gap = confidence - right

@@ -65,8 +65,7 @@ class Images:
         """How many of the labelled images are, pixel for pixel, among others too."""
         if self.pixels.shape[1:] != others.pixels.shape[1:]:
             return 0
-        known = set(others.digests())
-        return sum(digest in known for digest in self.take(np.flatnonzero(self.labeled)).digests())
+        return self.labeled_among(others.short_digests())
 
     def labeled_among(self, digests: NDArray[np.uint64]) -> int:
         """How many of the labelled images have one of these short digests."""

@@ -142,6 +142,12 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def listed_file(folder: Path, name: str) -> Path:
+    """The file that a list in a folder names; a backslash may stand for a slash, as Windows writes it."""
+    path, with_slashes = folder / name, folder / name.replace("\\", "/")
+    return with_slashes if "\\" in name and not is_file(path) and is_file(with_slashes) else path
+
+
 def stacked(pictures: Sequence[NDArray[np.uint8]], size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Pictures as one array (N, H, W, C) at this height and width."""
     from PIL import Image

@@ -23,6 +23,7 @@ from ebpl.data.decode import (
     is_hidden,
     is_image,
     is_text,
+    listed_file,
     printable,
     read_picture,
     resized_picture,
@@ -367,9 +368,7 @@ def list_csv(path: Path) -> Listed:
     blank: set[str] = set()
     for line, row in read_table(path, text_of(path), ["image"], ["label"]):
         name, label = row.get("image", ""), row.get("label", "")
-        file_path = path.parent / name
-        if "\\" in name and not is_file(file_path):  # as Windows writes it
-            file_path = path.parent / name.replace("\\", "/")
+        file_path = listed_file(path.parent, name)
         if label.lower() in NO_LABEL:
             blank |= {label} - {""}
             label = ""

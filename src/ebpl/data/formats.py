@@ -76,10 +76,7 @@ def read_table(path: Path, text: str, *wanted: Collection[str]) -> Iterator[tupl
                 f"or a tab. {known}."
             )
         if any("label" in each for each in wanted) and _are_predictions(names):
-            raise DataError(
-                f"{path} holds a model's predictions, which are no labels. Fill in the sheet of `ebpl suggest`; or, "
-                "if a person has checked each label, delete the column confidence."
-            )
+            raise predictions_for_labels(path)
         for row in rows:
             if any(cell.strip() for cell in row[len(names) :]):
                 raise DataError(
@@ -123,6 +120,14 @@ def read_costs(path: Path, classes: Sequence[str]) -> NDArray[np.float64]:
     if not np.isfinite(found).all():
         raise DataError(f"{path} holds a cost that is not finite.")
     return found
+
+
+def predictions_for_labels(path: Path) -> DataError:
+    """The error for a table of predictions where labels are wanted."""
+    return DataError(
+        f"{path} holds a model's predictions, which are no labels. Fill in the sheet of `ebpl suggest`; or, if a "
+        "person has checked each label, delete the column confidence."
+    )
 
 
 def _are_predictions(names: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ from ebpl.metrics.classification import by_class
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
 from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, WEIGHTS, finite, read, read_table, read_training_digests
+from ebpl.sampling import as_pixels
 from ebpl.training import made_updates
 from ebpl.training.relabel import Phase
 from ebpl.training.train_state import TrainState
@@ -269,7 +270,7 @@ def images_now(
     data_dir: Any = None,
     skip_unreadable: bool = False,
 ) -> tuple[ImageSet, bool]:
-    """A run's data as it is now, at the size of its model, and whether it is as it was in training."""
+    """A run's current data, at the size of its model, and whether it is unchanged since training."""
     if data is None:
         _, height, width = description["image_shape"]
         changes: dict[str, Any] = {"image_size": height} if height == width else {}
@@ -377,8 +378,7 @@ def samples(state: TrainState) -> dict[str, NDArray[Any]]:
     if state.buffer is None or state.buffer.samples.ndim != 4:
         return {}
     kept = state.buffer.samples
-    chosen = kept[:: max(1, len(kept) // SAMPLES)][:SAMPLES].nan_to_num().clamp(-1, 1)
-    pixels = ((chosen + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    pixels = as_pixels(kept[:: max(1, len(kept) // SAMPLES)][:SAMPLES])
     return {"samples": pixels[np.argsort(predict(state.predictor, pixels).labels, kind="stable")]}
 
 

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.decode import LINKED_FOLDER, as_seen, image_files, printable, read_image, readers, sized, unreadable
+from ebpl.data.decode import (
+    LINKED_FOLDER,
+    as_seen,
+    image_files,
+    listed_file,
+    printable,
+    read_image,
+    readers,
+    sized,
+    unreadable,
+)
 from ebpl.data.formats import read_costs, read_table, text_of
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, RunError, UsageError
@@ -206,8 +216,7 @@ def _listed(path: Path) -> list[Path]:
         name = next((row[column] for column in PATH_COLUMNS if row.get(column)), "")
         if not name or "\0" in name:
             raise DataError(f"{path}, line {line}: no image is named.")
-        plain = path.parent / name.replace("\\", "/")
-        found.append(plain if "\\" in name and os.path.exists(plain) else path.parent / name)
+        found.append(listed_file(path.parent, name))
     if not any(map(os.path.exists, found)):
         what = f"names no file that exists (relative to {path.parent})" if found else "lists no images"
         raise DataError(f"{printable(path)} {what}.")

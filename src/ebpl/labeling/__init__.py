@@ -121,7 +121,7 @@ def suggest(
 ) -> list[Suggestion]:
     """The `n` unlabelled images of a finished run that are most worth a label, the most uncertain first.
 
-    They are chosen from the run's data as it is now: unlabelled images may have been added or removed since training.
+    They are chosen from the run's current data: unlabelled images may have been added or removed since training.
     Images that do not look like the others are left out unless `with_outliers` is true: their label would teach little.
 
     >>> import ebpl
@@ -134,7 +134,8 @@ def suggest(
         raise UsageError(f"n is {n}, but must be at least 1.")
     check_shares(outlier_quantile=outlier_quantile)
     model, description = run.load_model()
-    images, unlabeled = pool(run, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
+    images, unchanged = images_now(run, description, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
+    unlabeled = _pool(run, description, images, unchanged)
     device, dtype = device_and_dtype(run.settings.runtime)
     pixels = images.train.take(unlabeled).with_channels(description["image_shape"][0]).pixels
     predictions, features = predict_with_features(model.to(device), pixels, dtype)
@@ -154,16 +155,8 @@ def suggest(
     ]
 
 
-def pool(
-    run: Run,
-    data: ImageSet | None = None,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    skip_unreadable: bool = False,
-) -> tuple[ImageSet, NDArray[np.int64]]:
-    """A run's data as it is now, and the positions of its unlabelled images among the training images."""
-    description = run.load_model()[1]
-    images, unchanged = images_now(run, description, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
+def _pool(run: Run, description: Mapping[str, Any], images: ImageSet, unchanged: bool) -> NDArray[np.int64]:
+    """The positions of the unlabelled images among the training images of a run's current data."""
     if unchanged:
         unlabeled = split_for(images, run.settings).unlabeled
     else:
@@ -180,7 +173,7 @@ def pool(
         )
     if not len(unlabeled):
         raise DataError(f"{run.data_name} has no unlabelled images to choose from.")
-    return images, unlabeled
+    return unlabeled
 
 
 def _suggestion(

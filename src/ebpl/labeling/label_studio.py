@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.data.decode import FORMATS
-from ebpl.data.formats import read_table, text_of
+from ebpl.data.formats import predictions_for_labels, read_table, text_of
 from ebpl.errors import DataError
 from ebpl.io import is_text
 
@@ -137,10 +137,7 @@ def _from_csv(path: Path, text: str) -> list[tuple[str, str]]:
     found = []
     for line, row in read_table(path, text, ["image", NAME], ["label"]):
         if "confidence" in row and "guess" not in row:
-            raise DataError(
-                f"{path} holds a model's predictions, which are no labels. Fill in the sheet of `ebpl suggest`; or, "
-                "if a person has checked each label, delete the column confidence."
-            )
+            raise predictions_for_labels(path)
         image = row.get(NAME) or row.get("image", "")
         if "label" not in row or not image:
             raise DataError(f"{path}, line {line} has no {'label' if image else 'image'}: its cells are too few.")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.calibration import updates_of as updates_of
 from ebpl.calibration import warnings_of as warnings_of
 from ebpl.config.compat import modern_names, modern_result, modern_row
 from ebpl.config.presets import flat, read_toml
@@ -188,13 +189,6 @@ def finite(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
-
-
-def updates_of(result: Mapping[str, Any]) -> tuple[float, float]:
-    """How many updates a finished run has made, and how many its settings ask for; 0 and 0 where that is not known."""
-    found = result.get("updates")
-    made, full = (finite(found.get(name)) for name in ("made", "of")) if isinstance(found, dict) else (None, None)
-    return (0.0, 0.0) if made is None or full is None else (made, full)
 
 
 def leads_out(root: Path, name: str) -> bool:
