@@ -27,7 +27,7 @@ docs: .venv/docs  ## build the documentation into site/, where it can be read of
 	@echo "The documentation is in site/index.html"
 
 reproduced: .venv/experiments  ## write tables and figures of reproduced/ again from results/; draws images where EBPL_DATA has them
-	$(BIN)/python -m experiments table1 --plots-only --datasets $(shell $(BIN)/python -c "from experiments.readme import SHOWN; print(','.join(SHOWN))")
+	$(BIN)/python -m experiments table1 --plots-only --seeds 0-7 --datasets $(shell $(BIN)/python -c "from experiments.readme import SHOWN; print(','.join(SHOWN))")
 	$(BIN)/python -m experiments labels --plots-only
 	$(BIN)/python -m experiments best --plots-only
 	$(BIN)/python -m experiments ablation --plots-only

@@ -23,6 +23,10 @@ SELECTIONS = {
     "last": "The last averaged weights: no label beyond the training ones was used",
 }
 
+LENGTH_OF_STEPS = (
+    "The baseline begins every curriculum step with fresh weights, so its steps are as long as its initial training; "
+    "EBPL keeps its weights and its steps are those of the preset. The methods may have been trained on other seeds."
+)
 SELECTING = """## What choosing without labels costs
 
 Accuracy / ECE in per cent on the validation images, whose labels only the first column uses: the same runs, stopped at
@@ -121,6 +125,6 @@ def tables(
         parts.append(f"{SELECTING}\n\n{markdown_table(moments[0], moments[1:])}\n")
     head = (
         "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. "
-        f"Best in bold, where n is at least {table.LEAST_SEEDS}."
+        f"Best in bold, where n is at least {table.LEAST_SEEDS}.\n\n{LENGTH_OF_STEPS}"
     )
     return {"table1.md": "\n\n".join(["# Table 1", head, *parts]), **made}

@@ -183,12 +183,19 @@ def summary(datasets: Sequence[str], chosen: Entries, last: Entries, methods: Se
                 ebpl = f"**{ebpl}**"
             more = [_triple(chosen, method, kind, data) for method in others]
             papers = [_triple(theirs, method, kind, data, NOT_IN_THE_PAPER) for method in PAPER_METHODS]
-            own = [entry for key, entry in chosen.items() if key[0] == "accuracy" and key[2:] == (kind, data)]
-            seeds = " and ".join(map(str, sorted({entry.seeds for entry in own}))) or "0"
-            if healed := sum(entry.recovered for entry in own):
-                seeds = f"{seeds}, {healed} recovered"
+            seeds = _seeds({method: chosen.get(("accuracy", method, kind, data)) for method in methods})
             lines.append([data, kind, seeds, baseline, ebpl, _triple(last, "ebpl", kind, data), *more, *papers])
     return lines
+
+
+def _seeds(entries: Mapping[str, Entry | None]) -> str:
+    """How many runs are behind the numbers of each method, in one number where it is the same for all that have any."""
+    own = {method: entry for method, entry in entries.items() if entry}
+    healed = sum(entry.recovered for entry in own.values())
+    if len({entry.seeds for entry in own.values()}) > 1:
+        counts = ", ".join(f"{get_method(method).title} {entry.seeds}" for method, entry in own.items())
+        return counts + (f"; {healed} recovered" if healed else "")
+    return count(next((entry.seeds for entry in own.values()), 0), healed)
 
 
 def against_the_paper(datasets: Sequence[str], entries: Entries) -> Rows:

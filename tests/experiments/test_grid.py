@@ -35,6 +35,24 @@ def test_past_the_paper_it_is_ebpl_with_soft_pseudo_labels_alone() -> None:
     ]
 
 
+@pytest.mark.parametrize("experiment", ["table1", "labels"])
+def test_a_method_that_begins_steps_with_fresh_weights_has_steps_as_long_as_its_initial_training(
+    experiment: str,
+) -> None:
+    made = cells(experiment, ["digits"], [0], SETTINGS, [*PAPER_METHODS, "ebpl-without-energy"])
+    lengths = {(cell.settings.method, cell.settings.curriculum.epochs) for cell in made}
+    assert lengths == {("curriculum-labeling", 30), ("ebpl", 6), ("ebpl-without-energy", 6)}
+    assert {cell.settings.optim.epochs for cell in made} == {30}
+
+
+def test_the_length_of_steps_is_without_effect_where_there_are_none() -> None:
+    longer = SETTINGS.changed(curriculum__epochs=12, curriculum__steps=2)
+    for kind, same in (("none", True), ("soft", False)):
+        cell, other = (Cell("digits", settings.changed(pseudo_labels=kind)) for settings in (SETTINGS, longer))
+        assert cell.is_in(record(other)) is same
+        assert other.is_in(record(cell)) is same
+
+
 def test_all_forms_of_a_seed_share_one_trunk() -> None:
     made = cells("table1", ["digits"], [0], SETTINGS)
     assert len({cell.trunk for cell in made}) == 2  # one for each method

@@ -6,7 +6,7 @@ import pytest
 
 from ebpl.config.presets import preset
 from experiments.grid import Cell, cells
-from experiments.output import past_the_paper, write
+from experiments.output import LENGTH_OF_STEPS, past_the_paper, tables, write
 
 
 def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_training() -> None:
@@ -56,3 +56,8 @@ def test_without_matplotlib_tables_are_written_and_figures_left_out(
     chosen = cells("best", ["digits"], [0], preset("quick"))
     assert write(Path("out"), "best", chosen, [], preset("quick")) == [Path("out/best.md")]
     assert "pip install 'ebpl[experiments]'" in capsys.readouterr().err
+
+
+def test_above_table_1_stands_how_long_the_steps_of_the_baseline_are() -> None:
+    page = tables(cells("table1", ["digits"], [0], preset("quick")), [])["table1.md"]
+    assert LENGTH_OF_STEPS in page.split("## ")[0]

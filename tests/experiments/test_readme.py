@@ -3,8 +3,10 @@ import pytest
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.errors import DataError
-from experiments.readme import TABLES, between, comparison, fill
+from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, cells, found
+from experiments.readme import SEEDS, TABLES, between, comparison, fill
 from experiments.results_store import Record, load
+from experiments.table import measured
 from tests.helpers import ROOT
 
 RECORDS = load(ROOT / "results")
@@ -85,6 +87,33 @@ def test_the_readme_shows_what_the_records_hold() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!-- results: best -->" in text
     assert text == fill(text, RECORDS), "run: make readme"
+
+
+def test_what_the_readme_says_of_the_baseline_is_so_in_the_records() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (
+        "on Blood-MNIST over five seeds, and on a single seed of Fashion-MNIST and, without pseudo-labels, of CIFAR"
+        in text
+    )
+    chosen = cells("table1", ["blood", "fashion", "cifar10"], SEEDS, preset("standard"))
+    kinds = {("blood", 5): PSEUDO_LABELS, ("fashion", 1): PSEUDO_LABELS, ("cifar10", 1): PSEUDO_LABELS[:1]}
+    for which in ("chosen", "last"):
+        entries = measured(chosen, RECORDS, which)
+        for (data, seeds), forms in kinds.items():
+            for kind in forms:
+                baseline, ebpl = (entries["ece", method, kind, data] for method in PAPER_METHODS)
+                assert ebpl.seeds == seeds <= baseline.seeds
+                assert (ebpl.mean or 100) < (baseline.mean or 0)
+
+
+def test_the_baselines_weights_chosen_by_validation_labels_are_those_before_pseudo_labels() -> None:
+    chosen = cells("table1", ["blood", "fashion"], SEEDS, preset("standard"), ["curriculum-labeling"])
+    records = {(each.data, each.settings.seed, each.settings.curriculum.pseudo_labels): record
+               for each, record in found(chosen, RECORDS)}  # fmt: skip
+    for (data, seed, kind), stored in records.items():
+        if kind != "none":
+            assert stored["result"]["metrics"]["accuracy"] > stored["result"]["last"]["metrics"]["accuracy"]
+            assert stored["result"]["metrics"] == records[data, seed, "hard"]["result"]["metrics"]
 
 
 def test_every_table_is_made_of_the_records() -> None:

@@ -112,6 +112,8 @@ def test_nothing_is_best_below_three_seeds() -> None:
     triple = {(metric, method, "soft", "blood"): value for metric in PAPER_METRICS for method, value in (
         ("ebpl", Entry(9.0 - 2 * (metric == "ece"), 0.0, 2)), ("curriculum-labeling", Entry(8.0, 0.0, 3)))}  # fmt: skip
     assert "**" not in markdown(summary(["blood"], triple, {}))
+    counts = {line[1]: line[2] for line in summary(["blood"], triple, {})}
+    assert counts == {"pseudo-labels": "n", "none": "0", "hard": "0", "soft": "baseline 3, EBPL 2"}
 
 
 def test_a_run_that_recovered_is_told_wherever_it_counts() -> None:

@@ -30,6 +30,7 @@ def test_the_reader_sees_why_a_block_is_not_run() -> None:
 
 def test_figures_of_the_repository_are_found_in_the_site() -> None:
     assert filled("![A](../../reproduced/x.png)", ROOT) == "![A](../reproduced/x.png)"
+    assert filled("![A](../../results/samples/x.png)", ROOT) == "![A](../results/samples/x.png)"
     assert filled("[A](../../README.md)", ROOT) == "[A](../../README.md)"
 
 
