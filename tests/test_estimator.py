@@ -22,10 +22,13 @@ from sklearn.utils.estimator_checks import check_classifiers_classes, parametriz
 
 import ebpl
 from ebpl import EBPLClassifier
-from ebpl.config import fields
+from ebpl.config import Settings, fields
+from ebpl.config.presets import PRESETS
+from ebpl.encoders import DEFAULT, load_encoder
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.estimator import _NAMED, score
 from ebpl.models.predictions import predict
+from tests.encoders.helpers import tiny as tiny_encoder
 from tests.helpers import blobs
 
 SMALL = {"sgld.steps": 1, "sgld.buffer_size": 128}
@@ -41,8 +44,14 @@ def tiny(settings: Mapping[str, object] = {}, **parameters: object) -> EBPLClass
     return EBPLClassifier(**chosen, settings={**SMALL, **settings})
 
 
+def on_rows(settings: Mapping[str, object] = {}, **parameters: object) -> EBPLClassifier:
+    """Both heads on rows of numbers, without pseudo-labels, in about a quarter of a second."""
+    chosen = {"preset": "features", "epochs": 1, "pseudo_labels": "none", "image_shape": "row", **parameters}
+    return EBPLClassifier(**chosen, settings={**SMALL, **settings})
+
+
 @parametrize_with_checks(
-    [tiny(image_shape="row", epochs=3, settings=FEW)],
+    [tiny(image_shape="row", epochs=3, settings=FEW), on_rows()],
     expected_failed_checks=lambda _: {"check_classifiers_classes": MINUS_ONE},
 )
 def test_scikit_learn_finds_nothing_wrong_with_it(estimator: EBPLClassifier, check) -> None:
@@ -218,6 +227,9 @@ def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray)
         ({"method": "ebp"}, "Did you mean ebpl"),
         ({"random_state": -1}, "seed is -1"),
         ({"image_shape": "square"}, "image_shape is 'square'"),
+        ({"settings": {"model.encoder": "mobilenet_v2"}}, "Give encoder to EBPLClassifier by name"),
+        ({"encoder": "mobilnet_v2"}, "Did you mean mobilenet_v2"),
+        ({"encoder": "mobilenet_v2", "image_shape": "row"}, 'takes images, and image_shape="row" says'),
     ],
 )
 def test_wrong_parameters_are_told_when_fitting(
@@ -283,3 +295,141 @@ def test_the_documented_scorer_leaves_unlabelled_images_out(images: np.ndarray, 
     assert ((found >= 0) & (found <= 1)).all()
     with pytest.raises(DataError, match="No image has a label"):
         score(model, images, np.full(len(labels), -1))
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an encoder that takes no time."""
+    monkeypatch.delenv("EBPL_CACHE", raising=False)
+    return tiny_encoder(8).info.name
+
+
+def encoded(encoder: str | None, **parameters: object) -> EBPLClassifier:
+    """Trains on the features of an encoder in about a second."""
+    few = {**SMALL, "curriculum.epochs": 2}
+    return EBPLClassifier(**{"encoder": encoder, "epochs": 1, "settings": few, **parameters})
+
+
+def test_with_an_encoder_it_is_the_training_of_the_command(
+    encoder: str, images: np.ndarray, labels: np.ndarray
+) -> None:
+    data = dataclasses.replace(blobs(), test=None, augment="none")
+    settings = {"epochs": 1, "encoder": encoder, "seed": 3}
+    run = ebpl.train(data, preset="features", set={**SMALL, "curriculum.epochs": 2}, run="run", **settings)
+    model, _ = run.load_model()
+    mine = encoded(encoder, random_state=3).fit(images, labels)
+    assert mine.settings_ == run.settings
+    expected = predict(model, data.train.pixels)
+    assert (mine.predict_proba(images) == expected.probabilities).all()
+    assert (mine.energy(images) == expected.energies).all()
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (50, 20), (20, 50, 3), (32, 32, 3)])
+def test_an_encoder_takes_images_of_any_size(encoder: str, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(0)
+    truth = np.arange(60) % 2
+    images = random.integers(0, 80, (60, *shape), dtype=np.uint8)
+    images[truth == 1] += 120
+    model = encoded(encoder).fit(images, np.where(np.arange(60) < 10, truth, -1))
+    assert model.image_shape_ == (*shape, 1)[:3]
+    assert model.score(images, truth) > 0.9
+
+
+def test_copies_of_one_with_an_encoder_predict_the_same(encoder: str, images: np.ndarray, labels: np.ndarray) -> None:
+    fitted = encoded(encoder).fit(images, labels)
+    dumped = pickle.dumps(fitted)
+    assert b"torch" not in dumped
+    for copied in (pickle.loads(dumped), copy.deepcopy(fitted)):  # noqa: S301 - our own
+        assert (copied.predict_proba(images) == fitted.predict_proba(images)).all()
+        assert (copied.energy(images) == fitted.energy(images)).all()
+    assert clone(fitted).get_params() == fitted.get_params()
+    tiny_encoder(9)  # another one in the same file
+    with pytest.raises(RunError, match="another encoder"):
+        pickle.loads(dumped).predict(images)  # noqa: S301 - our own
+
+
+def test_an_encoder_comes_with_its_preset_unless_another_is_given(encoder: str) -> None:
+    def chosen(**parameters: object) -> Settings:
+        return EBPLClassifier(device="cpu", **parameters)._chosen_settings()
+
+    features, quick = (ebpl.preset(name, device="cpu", encoder=encoder) for name in ("features", "quick"))
+    assert chosen(encoder=encoder) == features
+    assert chosen(encoder=encoder, preset="quick") == quick
+    assert chosen() == ebpl.preset("quick", device="cpu")
+    assert chosen(preset="features").model.encoder == DEFAULT
+
+
+def test_every_preset_is_in_the_docstring() -> None:
+    assert EBPLClassifier.__doc__ is not None
+    (listed,) = [line for line in EBPLClassifier.__doc__.splitlines() if '"paper"' in line]
+    assert [name for name in PRESETS if f'"{name}"' not in listed] == []
+
+
+def rows_and_labels(count: int = 300, columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of three classes, which are told apart by one direction in which numbers differ by a thousandth."""
+    random = np.random.default_rng(seed)
+    truth = np.arange(count) % 3
+    rows = random.normal(size=(count, columns)) * 1e-4
+    rows[:, 0] += np.array([-1e-3, 0, 1e-3])[truth]
+    rows[:, 1] += np.array([0, 1e-3, 0])[truth]
+    rows[0] += 1  # one that is far away, so that all others are nearly the same in 256 levels
+    return rows + 1, truth
+
+
+def test_rows_are_learned_from_in_all_their_digits() -> None:
+    rows, truth = rows_and_labels()
+    few = np.where(np.arange(len(truth)) < 30, truth, -1)
+    model = on_rows().fit(rows, few)
+    assert model.score(rows[30:], truth[30:]) > 0.95
+    assert tiny(image_shape="row").fit(rows, few).score(rows[30:], truth[30:]) < 0.6, "in 256 levels it cannot be told"
+
+
+def test_both_heads_of_rows_start_from_logistic_regression() -> None:
+    rows, truth = rows_and_labels()
+    model = on_rows(learning_rate=0.0).fit(rows, np.where(np.arange(len(truth)) < 30, truth, -1))
+    assert (model.settings_.model.encoder, model.settings_.model.backbone) == (None, "rows")
+    assert model.score(rows[30:], truth[30:]) > 0.95
+
+
+def test_floats_without_an_image_shape_are_features_and_bytes_are_images(labels: np.ndarray) -> None:
+    random = np.random.default_rng(0)
+    floats = random.normal(size=(len(labels), 36))
+    model = on_rows(image_shape=None).fit(floats, labels)
+    assert (model.image_shape_, model.settings_.model.backbone) == ((1, 36, 1), "rows")
+    assert (model.predict_proba(floats) == on_rows().fit(floats, labels).predict_proba(floats)).all()
+    assert on_rows(image_shape=None)._rows(floats.astype(np.uint8), reset=True).shape == (len(labels), 36)
+    whole = on_rows(image_shape=None)
+    whole._rows(np.abs(floats * 10).astype(np.uint8), reset=True)
+    assert (whole.image_shape_, whole.scale_ is None) == ((6, 6, 1), False)
+
+
+def test_copies_of_one_on_rows_predict_the_same(labels: np.ndarray) -> None:
+    rows = np.random.default_rng(0).normal(size=(len(labels), 7))
+    fitted = on_rows({"curriculum.epochs": 2}, pseudo_labels="soft").fit(rows, labels)
+    again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
+    assert (again.predict_proba(rows) == fitted.predict_proba(rows)).all()
+    assert (again.energy(rows) == fitted.energy(rows)).all()
+
+
+def test_the_run_of_rows_takes_no_images_and_is_not_exported(labels: np.ndarray) -> None:
+    rows = np.random.default_rng(0).normal(size=(len(labels), 7))
+    on_rows(run="kept").fit(rows, labels)
+    with pytest.raises(DataError, match="takes no images"):
+        ebpl.predict("kept", np.full((2, 5, 7, 1), 3, np.uint8))
+    with pytest.raises(UsageError, match="takes rows of numbers"):
+        ebpl.export("kept")
+
+
+def test_rows_that_do_not_fit_into_32_bits_are_an_error(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match="too large for 32 bits"):
+        on_rows().fit(np.full((len(labels), 4), 1e300), labels)
+
+
+def test_rows_of_an_encoders_features_give_what_the_encoder_gives(
+    encoder: str, images: np.ndarray, labels: np.ndarray
+) -> None:
+    features = load_encoder(encoder).encode(images[..., None])
+    rows = encoded(None, preset="features", image_shape="row").fit(features, labels)
+    whole = encoded(encoder).fit(images, labels)
+    assert (rows.predict_proba(features) == whole.predict_proba(images)).all()
+    assert (rows.energy(features) == whole.energy(images)).all()

@@ -7,11 +7,14 @@ import pytest
 from PIL import Image
 
 import ebpl
+from ebpl import inspection as inspecting
 from ebpl.cli import build_parser, main
 from ebpl.data import load
+from ebpl.data.contents import contents
 from ebpl.errors import DataError
 from ebpl.inspection import FEW_LABELS, IMBALANCE, Inspection, inspect
 from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
+from tests.test_recommendation import SIZE, striped_folder, use_small_encoder
 
 
 def kinds(found: Inspection) -> dict[str, bool]:
@@ -190,10 +193,52 @@ def test_json_has_no_numbers_that_json_has_not_and_the_command_parses(capsys) ->
 
 
 def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ebpl import inspection as inspecting
-
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
     assert [problem.kind for problem in inspecting._busy("cpu")] == ["busy"]
     assert inspecting._busy("cuda") == []
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     assert inspecting._busy("cpu") == []
+
+
+def test_an_encoder_is_recommended_with_a_command_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_encoder(monkeypatch)
+    found = inspect(striped_folder(), timing=True)
+    recommended, suggestion = found.recommendation, found.suggestion
+    assert recommended is not None
+    assert suggestion is not None
+    assert recommended.encoder
+    assert (suggestion.preset, suggestion.command) == ("features", "ebpl train photos --preset features")
+    assert found.contents.shape == (1, SIZE, SIZE)
+    assert found.contents.notes == ()  # the encoder reads them at their own size
+    settings = ebpl.preset("features")
+    epochs = settings.optim.epochs + settings.curriculum.steps * settings.curriculum.epochs
+    assert suggestion.timing is not None
+    assert suggestion.timing.updates == epochs
+    assert found.to_dict()["recommendation"] == recommended.to_dict()
+    assert not looked(striped_folder("dark", colored=True)).contents.notes[0].endswith(f"{SIZE} x {SIZE}")
+
+
+def test_the_size_that_an_encoder_reads_at_is_noted() -> None:
+    write_png(Path("pets/cats/1.png"), size=(90, 70))
+    write_png(Path("pets/dogs/1.png"), size=(90, 70), value=9)
+    found = inspecting._read_at(contents("pets"), 224)
+    assert found.shape == (1, 224, 224)
+    assert found.notes == ("images of 90 x 70 pixels (width x height) are resized to 224 x 224",)
+    write_png(Path("pets/dogs/1.png"), size=(80, 70))
+    found = inspecting._read_at(contents("pets"), 224)
+    assert found.notes == ("images of 2 different sizes are resized to 224 x 224",)
+    assert inspecting._read_at(found, None) is found
+
+
+def test_without_a_comparison_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = looked(good_folder(Path("pets"))).recommendation
+    assert small is not None
+    assert (small.encoder, small.labels) == (None, 0)
+    assert "64 x 64" in small.reason
+    monkeypatch.setattr("ebpl.encoders.registry.EncoderInfo.path", property(lambda _: None))
+    missing = looked(striped_folder()).recommendation
+    assert missing is not None
+    assert "pip install 'ebpl[encoders]'" in missing.reason
+    write_png(Path("one/cats/1.png"))
+    assert looked("one").recommendation is None
+    assert looked("one").to_dict()["recommendation"] is None

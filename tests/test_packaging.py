@@ -15,7 +15,7 @@ import pytest
 import ebpl
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 75
+MOST_FILES = 88
 SHORT = ["--epochs", "1", "--pseudo-labels", "none", "--set", "optim.updates_per_epoch=2", "--set", "sgld.steps=1"]
 
 
@@ -93,7 +93,8 @@ def test_the_metadata_says_who_what_and_for_which_python(built: Path) -> None:
     needed = {re.split(r"[><=;\[ ]", line)[0] for line in found.get_all("Requires-Dist") if "extra ==" not in line}
     assert needed == {"torch", "numpy", "scipy", "scikit-learn", "safetensors", "pillow", "jinja2", "rich"}
     extras = set(found.get_all("Provides-Extra"))
-    assert extras == {"tensorboard", "export", "parquet", "experiments", "cluster", "docs", "browser", "dev"}
+    of_checkout = {"experiments", "cluster", "docs", "browser", "dev"}
+    assert extras == {"tensorboard", "export", "parquet", "encoders"} | of_checkout
 
 
 def test_the_library_imports_no_package_that_is_not_required() -> None:

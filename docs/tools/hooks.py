@@ -1,8 +1,9 @@
 """Hooks of MkDocs: fill pages with what is generated from code and results, and add figures.
 
 In a page, `<!-- generated: NAME -->` stands for a text of `GENERATED`, and `![...](../../reproduced/X.png)` for a
-figure of the repository, which is copied into the site. A code block may have a mark behind its language:
-`{not-run: why}` tells the tests not to run it and the reader why, `{interrupted}` tells the tests to interrupt it.
+figure of the repository, here of `reproduced/`, which is copied into the site. A code block may have a mark behind its
+language: `{not-run: why}` tells the tests not to run it and the reader why, `{interrupted}` tells the tests to
+interrupt it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,28 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # MkDocs loads this file by its path
     sys.path.insert(0, str(ROOT))
 
-from docs.tools import commands, data, divergence, methods, metrics, python, records, results, run_files, settings
+from docs.tools import (
+    commands,
+    data,
+    divergence,
+    generative,
+    methods,
+    metrics,
+    photos,
+    python,
+    records,
+    results,
+    run_files,
+    settings,
+)
 from ebpl.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
-FIGURES = ("reproduced/*.png", "benchmarks/scaling.png")
-EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unsure", "waiting")
+FIGURES = ("reproduced/*.png", "results/samples/*.png", "benchmarks/scaling.png")
+EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unsure", "waiting", "generative")
 """Searches in `results/explored`."""
 GENERATED: dict[str, Callable[[Path], str]] = {
     "settings": lambda _: settings.settings(),
@@ -65,8 +79,12 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "torture": results.torture,
     "duplicates": results.duplicates,
     "explored likelihood": results.likelihood,
+    "generative classifier": generative.classifier,
+    "generative energy model": generative.energy_model,
+    "generative goals": generative.goals,
+    "photos": photos.comparison,
 }
-_OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|benchmarks)/\S+\.png\))")
+_OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|results/samples|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""
 _MARK = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
 _FENCE = re.compile(r"^( *```\w+) \{(not-run: ([^}]+)|interrupted)\}$", re.MULTILINE)

@@ -12,22 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebpl.config import Settings
-from ebpl.config import presets as named
+from ebpl.config.presets import default_settings as default_settings
 from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, describe_environment, free_threads, threads
+from ebpl.encoders import encode_all, load_encoder
 from ebpl.errors import RunError, SomeFailedError, UsageError
 from ebpl.inference.evaluate import Data, finish
 from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.models.weights import describe_model
+from ebpl.recommendation import encoder_size, settings_for
 from ebpl.rng import checked_seeds
 from ebpl.runs import Run, open_runs, resume_command
 from ebpl.runs.reader import TEST_METRICS, WEIGHTS
-from ebpl.terminal import Progress, Silent, seconds
+from ebpl.terminal import Progress, Silent
 from ebpl.training.distributed import ALONE, Ranks, join
-from ebpl.training.time_budget import Timing, deadline_of_new, deadline_to_continue, timed, turns
+from ebpl.training.time_budget import Timing, checked_limit, deadline_of_new, deadline_to_continue, timed, turns
 
 if TYPE_CHECKING:
     from ebpl.training import Deadline, Pieces
@@ -56,11 +58,13 @@ def train(
 ) -> Any:
     """Train on `data` and return the finished run, or a list of runs with `seeds`.
 
-    `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`, which is `best` with a GPU and
-    `quick` without one if not given. They are changed by a TOML file `config`, by `set={"sgld.steps": 5}`, and by name:
-    `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below `runs/`. Image files that cannot be
-    read are an error, or left out with `skip_unreadable`. With a `time_limit` (90 or "20m"), a few updates are timed
-    first, and epochs are shortened until the whole training fits; each epoch is planned anew by what the last one took.
+    `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`. If neither is given, nor `config` or
+    an encoder, the preset is `best` with a GPU and `quick` without one, or `features` where `ebpl inspect` recommends
+    it for image files; `features` also where only an encoder is named. They are changed by a TOML file `config`, by
+    `set={"sgld.steps": 5}`, and by name: `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below
+    `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`. With a `time_limit` (90
+    or "20m"), a few updates are timed first, and epochs are shortened until the whole training fits; each epoch is
+    planned anew by what the last one took.
 
     With `seeds` ("0-4" or [0, 1, 2]) the same settings are trained with each, side by side on a GPU, elsewhere one
     after the other; the run directories are `seed-N` in the folder `run`. Where some fail, the others are finished
@@ -76,28 +80,23 @@ def train(
     >>> [run.path.as_posix() for run in ebpl.train("digits", seeds=[0, 1], run="runs/two", epochs=1)]
     ['runs/two/seed-0', 'runs/two/seed-1']
     """
-    chosen = _chosen(settings, preset, config, {**(set or {}), **changes})
-    limit = _checked_limit(time_limit)
-    places = {"data_dir": data_dir, "image_size": image_size, "skip_unreadable": skip_unreadable}
-    if seeds is not None:
-        if "seed" in changes or "seed" in (set or {}):
+    begun, limit, changes = time.monotonic(), checked_limit(time_limit), {**(set or {}), **changes}
+    several = None if seeds is None else checked_seeds(seeds)
+    if several is not None:
+        if "seed" in changes:
             raise UsageError("Give a seed or seeds, not both.")
         if (devices or 1) * (nodes or 1) > 1:
             raise UsageError("Several seeds are trained on one device; devices and nodes are for one run on several.")
-        shown = list(progress) if isinstance(progress, Sequence) else None
-        with _free_threads(limit):
-            return _train_seeds(data, checked_seeds(seeds), chosen, run, places, shown, limit)
-    assert not isinstance(progress, Sequence)
+    shown = list(progress) if isinstance(progress, Sequence) else [progress] if progress else []
+    files: dict[str, Any] = {"image_size": image_size, "skip_unreadable": skip_unreadable}
+    asked = {**files, "seed": several[0] if several else None, "time_limit": limit, "progress": next(iter(shown), None)}
+    chosen = settings_for(data, settings, preset, config, changes, **asked)
+    places = {"data_dir": data_dir, **files, "image_size": image_size or encoder_size(data, chosen)}
     with _free_threads(limit):
-        return _train_one(data, chosen, run, places, progress or Silent(), limit, devices, nodes)
-
-
-def _checked_limit(time_limit: float | str | None) -> float | None:
-    """A time limit in seconds, from a number of them or as the command line takes it."""
-    try:
-        return None if time_limit is None else seconds(time_limit)
-    except ValueError as error:
-        raise UsageError(f"time_limit: {error}.") from None
+        if several is not None:
+            bars = shown if isinstance(progress, Sequence) else None
+            return _train_seeds(data, several, chosen, run, places, bars, limit, begun)
+        return _train_one(data, chosen, run, places, shown[0] if shown else Silent(), limit, devices, nodes, begun)
 
 
 def _free_threads(time_limit: float | None) -> contextlib.AbstractContextManager[None]:
@@ -114,6 +113,7 @@ def _train_one(
     time_limit: float | None,
     devices: int | None,
     nodes: int | None,
+    begun: float,
 ) -> Run:
     choose_device(settings.runtime)
     ranks = join(settings, get_method(settings.method).terms(settings), devices, nodes)
@@ -123,11 +123,11 @@ def _train_one(
     def prepared() -> tuple[Run, ImageSet, Timing | None]:
         images = load(data, **places)
         _check(images, settings)
+        encode_all(images, settings.model.encoder, progress)
         timing = timed(images, settings, get_method(settings.method).terms, time_limit, progress.say)
         made = Run.create(Path(run) if run else None, settings, images, _source(data, **places), ranks.count)
         return made, images, timing
 
-    begun = time.monotonic()
     made, images, timing = ranks.first(prepared)
     deadline = deadline_of_new(made, timing, begun, time_limit)
     for _ in _training(made, images, progress, ranks, deadline):
@@ -143,13 +143,14 @@ def _train_seeds(
     places: dict[str, Any],
     progress: Sequence[Progress] | None,
     time_limit: float | None,
+    begun: float,
 ) -> list[Run]:
     _one_process()
-    begun = time.monotonic()
     images = load(data, **places)
     for seed in seeds:
         _check(images, settings.changed(seed=seed))
     shown = progress or [Silent() for _ in seeds]
+    encode_all(images, settings.model.encoder, shown[0])
     own = time_limit / len(seeds) if time_limit else None
     timing = timed(images, settings, get_method(settings.method).terms, own, shown[0].say)
     folder = Path(run) if run else None
@@ -182,7 +183,7 @@ def resume(
     downloaded: a benchmark that is not found any more is looked for in `data_dir`. What is left of the time limit that
     a run was started with still holds; a `time_limit` for all that is left to do takes its place.
     """
-    limit = _checked_limit(time_limit)
+    limit = checked_limit(time_limit)
     several = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
     every = [each for run in several for each in ([run] if isinstance(run, Run) else open_runs([Path(run)]))]
     if len(every) == 1 and isinstance(runs, Run | str | os.PathLike):
@@ -247,13 +248,6 @@ def damaged(runs: Iterable[Run]) -> dict[Path, Exception]:
     return found
 
 
-def default_settings(device: str = "auto") -> Settings:
-    """The preset that fits this machine: `best` with a GPU, `quick` without."""
-    import torch
-
-    return named.preset("best" if torch.cuda.is_available() and device != "cpu" else "quick")
-
-
 def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: bool) -> dict[str, Any]:
     """Where the data came from, so that a resumed run finds it again."""
     if isinstance(data, ImageSet):
@@ -262,19 +256,6 @@ def _source(data: Data, data_dir: Any, image_size: int | None, skip_unreadable: 
     folder = str(Path(data_dir).resolve()) if data_dir else None
     skipping = {"skip_unreadable": True} if skip_unreadable else {}
     return {"path": path, "data_dir": folder, "image_size": image_size, **skipping}
-
-
-def _chosen(settings: Settings | None, preset: str | None, config: Any, changes: Mapping[str, Any]) -> Settings:
-    if settings is not None and preset is not None:
-        raise UsageError(
-            "Give settings or a preset, not both: settings = ebpl.preset(name, ...) makes one of the other."
-        )
-    from_file = named.read_config(config) if config is not None else {}
-    if settings is None:
-        device = changes.get("device", from_file.get("runtime.device", "auto"))
-        settings = default_settings(device) if preset is None else named.preset(preset)
-    chosen = settings.changed(from_file).changed(changes)
-    return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
 
 def _one_process() -> None:
@@ -295,8 +276,11 @@ def _check(images: ImageSet, settings: Settings) -> None:
     split_for(images, settings)
     choose_device(settings.runtime)
     get_method(settings.method)
-    options = {"depth": 10, "width": 1}  # a small one: it is the name that may be wrong
-    build_backbone(settings.model.backbone, options, images.shape)
+    if settings.model.encoder:
+        load_encoder(settings.model.encoder)
+    else:
+        options = {"depth": 10, "width": 1}  # a small one: it is the name that may be wrong
+        build_backbone(settings.model.backbone, options, images.shape)
     if settings.runtime.tensorboard:
         summary_writer()
 

@@ -28,7 +28,7 @@ from sklearn.utils.validation import (
 from ebpl import api
 from ebpl.config import Settings, find, presets
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, check
-from ebpl.data.sklearn_input import Scale, is_row, missing, plain, shape_for, shape_of
+from ebpl.data.sklearn_input import ROW, Scale, is_row, missing, packed, plain, shape_for, shape_of
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError
 from ebpl.models import Architecture
@@ -38,6 +38,7 @@ from ebpl.runs.reader import PSEUDO_LABELS, read_table
 from ebpl.terminal import Silent, terminal_progress
 
 _NAMED = (
+    "encoder",
     "pseudo_labels",
     "validation_fraction",
     "depth",
@@ -57,14 +58,22 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
 
     Images are (N, H, W) or (N, H, W, C) with C of 1 or 3, or rows (N, features). Rows are square gray images unless
     `image_shape` says otherwise. uint8 is used unchanged. Other numbers are scaled from the range of the training
-    images, and values outside of it are clipped.
+    images to 256 levels, and values outside of it are clipped.
+
+    Rows of floating-point numbers with the preset "features", and without an `encoder`, are features that were computed
+    elsewhere: both heads learn from them in 32 bits. As an encoder's features they are brought to the same length,
+    centred, and projected to their principal components. Columns of different units should be scaled first.
 
     The label -1 means unlabelled; so do NaN, None and an empty string, and "-1" if labels are strings.
 
     Parameters
     ----------
     preset : str or None
-        "paper", "standard", "best" or "quick"; by default "best" on a machine with a GPU, otherwise "quick".
+        "paper", "standard", "best", "generative", "features" or "quick"; by default "features" with an `encoder`,
+        otherwise "best" on a machine with a GPU and "quick" on others.
+    encoder : str or None
+        A pretrained encoder, by its name, timm:NAME or the path of a TOML file, which turns images of any size into the
+        features to learn from; `ebpl encoders` lists them. Its weights are not part of a pickle, only its name.
     method : str
         "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
     pseudo_labels : str or None
@@ -88,7 +97,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     settings : mapping or None
         Other settings by their full names, such as {"sgld.steps": 5}.
     image_shape : tuple, "row" or None
-        Shape of rows: (H, W) or (H, W, C), or "row" for features that are not images, each scaled separately.
+        Shape of rows: (H, W) or (H, W, C), or "row" for features that are not images. With the preset "features" they
+        are taken as they are, with others each is scaled separately to 256 levels. An encoder takes only images.
     run : path or None
         A new run directory to keep; by default a temporary one. It is never overwritten, so do not set it where copies
         of the estimator are fitted, as in a grid search.
@@ -131,6 +141,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         self,
         preset: str | None = None,
         *,
+        encoder: str | None = None,
         method: str = "ebpl",
         pseudo_labels: str | None = None,
         validation_fraction: float | None = None,
@@ -148,6 +159,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         verbose: bool = False,
     ) -> None:
         self.preset = preset
+        self.encoder = encoder
         self.method = method
         self.pseudo_labels = pseudo_labels
         self.validation_fraction = validation_fraction
@@ -168,6 +180,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         """Train on images, of which those labelled -1 (or NaN, None, an empty text) are unlabelled."""
         settings = self._chosen_settings()
         rows = self._rows(X, reset=True)
+        if self.scale_ is None:
+            settings = settings.changed({"model.encoder": None, "model.backbone": "rows"})
         if y is None:
             raise DataError(
                 "EBPLClassifier requires y to be passed, but the target y is None. Give a label an image, -1 for an "
@@ -183,8 +197,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             )
         labels = np.full(len(known), UNLABELED)
         labels[known] = numbers
-        self.scale_ = Scale.of(rows, self.image_shape_, by_column=is_row(self.image_shape))
-        pixels = self.scale_.pixels(rows)
+        pixels = self._pixels(rows)
         augment = "shift" if min(self.image_shape_[:2]) >= LEAST_TO_SHIFT else "none"
         data = ImageSet("arrays", tuple(map(str, self.classes_)), Images(pixels, labels), augment=augment)
         check(data)
@@ -235,8 +248,15 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         ):
             wanted = "random_state" if twice == ["seed"] else " and ".join(name.rpartition(".")[2] for name in twice)
             raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
-        chosen = presets.preset(self.preset) if self.preset else api.default_settings(self.device)
-        return chosen.changed({**further, **named})
+        preset = self.preset or ("features" if self.encoder else None)
+        chosen = presets.preset(preset) if preset else api.default_settings(self.device)
+        chosen = chosen.changed({**further, **named})
+        if self.encoder and is_row(self.image_shape):
+            raise UsageError(
+                f'The encoder {self.encoder} takes images, and image_shape="row" says that these are none. For '
+                'features that were computed elsewhere give preset="features" and no encoder.'
+            )
+        return chosen
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -261,7 +281,12 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         rows: NDArray[Any] = validate_data(self, X, reset=reset)
         if reset:
             given = self.image_shape if shape is None or self.image_shape is not None else shape
+            features = self.preset == "features" and not self.encoder
+            if features and given is None and rows.dtype.kind == "f":
+                given = ROW
             self.image_shape_ = shape_for(rows.shape[1], given)
+            as_they_are = features and is_row(given)
+            self.scale_ = None if as_they_are else Scale.of(rows, self.image_shape_, by_column=is_row(given))
         if shape is not None and shape != self.image_shape_:
             wanted, found = (" x ".join(map(str, each)) for each in (self.image_shape_, shape))
             raise DataError(f"The images are {found}, but {wanted} is wanted (height x width x channels).")
@@ -271,7 +296,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         check_is_fitted(self)
         rows = self._rows(X, reset=False)
         scale = self.scale_
-        like_bytes = scale.low.shape == () and float(scale.low) == 0 and float(scale.high) == 255
+        like_bytes = scale is not None and scale.low.shape == () and (float(scale.low), float(scale.high)) == (0, 255)
         if like_bytes and rows.dtype.kind == "f" and rows.min() >= 0 and 0 < rows.max() <= 1:
             warnings.warn(
                 "The model was trained on numbers from 0 to 255, and these are from 0 to 1, which it sees as black. "
@@ -279,7 +304,11 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
                 UserWarning,
                 stacklevel=3,
             )
-        return self._predictions(self.scale_.pixels(rows))
+        return self._predictions(self._pixels(rows))
+
+    def _pixels(self, rows: NDArray[Any]) -> NDArray[np.uint8]:
+        """What the model takes: images, or rows with all their digits where they are features."""
+        return packed(rows) if self.scale_ is None else self.scale_.pixels(rows)
 
     def _predictions(self, pixels: NDArray[np.uint8]) -> Predictions:
         device, dtype = device_and_dtype(self.settings_.runtime)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ebpl.api import default_settings
 from ebpl.config import Settings
-from ebpl.config.presets import nearest_preset
+from ebpl.config.presets import default_settings, nearest_preset, preset
 from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates
 from ebpl.data.dataset import ImageSet, check
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
 from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
+from ebpl.recommendation import ENCODING, Recommendation, listing, recommend
+from ebpl.terminal import Progress
 from ebpl.training.time_budget import Timing, time_training
 
 FEW_LABELS = 5
@@ -58,6 +60,8 @@ class Inspection:
     unlabeled: int
     """Training images whose labels are not there or not used."""
     problems: tuple[Problem, ...]
+    recommendation: Recommendation | None
+    """Whether to use a pretrained encoder; None where no classifier can be trained on the data as it is."""
     suggestion: Suggestion | None
     """None where no classifier can be trained on the data as it is."""
 
@@ -90,6 +94,7 @@ class Inspection:
             "duplicates": self.duplicates.to_dict(),
             "notes": list(found.notes),
             "problems": [vars(problem) for problem in self.problems],
+            "recommendation": self.recommendation.to_dict() if self.recommendation else None,
             "suggestion": {**vars(suggestion), "timing": vars(timing) if timing else None} if suggestion else None,
         }
 
@@ -106,11 +111,13 @@ def inspect(
     image_size: int | None = None,
     timing: bool = True,
     done: Callable[[int], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Look at whatever `ebpl.load` takes: what it holds, what is wrong with it, and how to train on it here.
 
-    With `timing` a few updates are trained to estimate the time of a training, which takes a few seconds. Files that
-    cannot be read are listed and stop nothing.
+    Where images are larger than 64 pixels, a pretrained encoder is compared with learning from nothing, which encodes
+    up to 300 labelled images and shows it on `progress`. With `timing` a few updates are trained to estimate the time
+    of a training, which takes a few seconds. Files that cannot be read are listed and stop nothing.
 
     >>> import ebpl
     >>> found = ebpl.inspect("digits", timing=False)
@@ -122,14 +129,21 @@ def inspect(
     settings = default_settings()
     used, unlabeled, reason = _labels(found, settings)
     problems = list(_problems(found, duplicates, used, unlabeled, reason))
-    suggestion = None
+    recommended, suggestion = None, None
     if reason is None:
-        measured = None
-        device = choose_device(settings.runtime).type
+        source = data if listing(data) else found.read()
+        sides = np.repeat([max(size) for size in found.sizes], list(found.sizes.values()))
+        recommended = recommend(
+            source, settings, image_size=image_size, side=float(np.median(sides)), progress=progress
+        )
+        if recommended.encoder:
+            settings = preset(recommended.preset)
+            found = _read_at(found, recommended.image_size)
+        measured, device = None, choose_device(settings.runtime).type
         if timing:
             problems += _busy(device)
             try:
-                measured = time_training(found.read(), settings, get_method(settings.method).terms)
+                measured = _timed(found, settings, recommended)
             except (EbplError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, EbplError) and not is_memory(error):
                     raise
@@ -137,7 +151,33 @@ def inspect(
         places = {"--data-dir": data_dir, "--image-size": image_size}
         command = _command(data, places, settings, skip=bool(found.unreadable))
         suggestion = Suggestion(_name(settings), command, device, measured)
-    return Inspection(found, duplicates, used, unlabeled, tuple(problems), suggestion)
+    return Inspection(found, duplicates, used, unlabeled, tuple(problems), recommended, suggestion)
+
+
+def _read_at(found: Contents, size: int | None) -> Contents:
+    """The contents as an encoder takes them, which reads image files at a size of its own."""
+    if size is None or found.shape is None:
+        return found
+    same = set(found.sizes) == {(size, size)}
+    resized = re.compile(r"resized to \d+ x \d+$")
+    notes = [
+        resized.sub(f"resized to {size} x {size}", note) for note in found.notes if not same or not resized.search(note)
+    ]
+    return replace(found, shape=(found.shape[0], size, size), notes=tuple(notes))
+
+
+def _timed(found: Contents, settings: Settings, recommended: Recommendation) -> Timing:
+    """How long a training takes; one on features is timed on the images that are encoded already."""
+    terms = get_method(settings.method).terms
+    some = recommended.compared
+    if some is None:
+        return time_training(found.read(), settings, terms)
+    timing = time_training(some, settings, terms)
+    batch, training = settings.optim.batch_size, len(found.labels.train)
+    updates = timing.updates // -(-len(some.train) // batch) * -(-training // batch)
+    beside = (timing.seconds - timing.updates * timing.update) * training / len(some.train)
+    encoding = len(found.entries) * ENCODING[choose_device(settings.runtime).type]
+    return replace(timing, updates=updates, seconds=encoding + updates * timing.update + beside)
 
 
 def _labels(found: Contents, settings: Settings) -> tuple[dict[str, int], int, str | None]:

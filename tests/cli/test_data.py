@@ -21,6 +21,7 @@ from ebpl.labeling.label_studio import NAME
 from ebpl.training.time_budget import Timing
 from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
 from tests.test_inspection import good_folder
+from tests.test_recommendation import striped_folder, use_small_encoder
 
 SETTINGS = [
     "--preset",
@@ -384,3 +385,24 @@ def test_facts_are_told_and_where_nothing_can_be_read_there_are_none(shown) -> N
     assert "sizes (width x height): none" in printed
     assert "modes: none" in printed
     assert not any("training takes them" in line or "largest to smallest" in line for line in printed)
+
+
+def test_the_recommendation_is_printed_with_both_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_small_encoder(monkeypatch)
+    striped_folder()
+    assert main(["inspect", "photos"]) == 0
+    printed = capsys.readouterr().out
+    found = inspect("photos", timing=False).recommendation
+    assert found is not None
+    assert f"Learn on the features of {found.encoder}. {found.reason}" in printed
+    assert "  ebpl train photos --preset features" in printed.splitlines()
+    assert re.search(r"encoding 24 images, unless they were encoded before, and \d+ updates of", printed)
+    assert main(["inspect", "photos", "--json", "--no-timing"]) == 0
+    told = json.loads(capsys.readouterr().out)["recommendation"]
+    assert told["encoder_accuracy"] == found.encoder_accuracy
+    assert told["plain_accuracy"] == found.plain_accuracy
+    good_folder(Path("pets"))
+    assert main(["inspect", "pets", "--no-timing"]) == 0
+    assert "Learn from nothing. The images are no larger than 64 x 64 pixels" in capsys.readouterr().out

@@ -6,11 +6,13 @@ import pytest
 
 import ebpl
 from ebpl.cli import main
-from ebpl.config.presets import PRESETS
+from ebpl.config.presets import PRESETS, default_settings
 from ebpl.errors import RunError
+from ebpl.launch import INTERRUPTED
 from ebpl.methods import get_method
 from ebpl.runs import Run
 from tests.helpers import QUICK, blobs, class_folders, quick
+from tests.test_recommendation import striped_folder, use_small_encoder
 
 SHORT = {"optim.epochs": 1, "curriculum.steps": 1, "curriculum.epochs": 1}
 
@@ -125,3 +127,20 @@ def test_the_rest_of_a_run_is_given_a_time_limit(monkeypatch: pytest.MonkeyPatch
     assert given == [None, None, 600, 600]
     assert main(["resume", "run", "--time-limit", "soon"]) == 2
     assert "is not a time" in capsys.readouterr().err
+
+
+def test_an_encoder_brings_its_preset_and_files_are_asked_for_theirs(
+    asked: list[ebpl.Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_small_encoder(monkeypatch)
+    striped_folder()
+    name = ebpl.preset("features").model.encoder
+    for words in ([], ["--encoder", name], ["--preset", "quick"], ["--width", "2"]):
+        assert main(["train", "photos", *words]) == INTERRUPTED
+    features = ebpl.preset("features")
+    assert asked[:2] == [features, features]
+    assert asked[2] == ebpl.preset("quick")
+    assert asked[3] == default_settings().changed(width=2)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("preset")]
+    assert len(said) == 1
+    assert said[0].startswith("preset features: By cross-validation on 20 labels")

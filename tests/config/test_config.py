@@ -17,6 +17,7 @@ OPTIONS = {
     "labels_per_class",
     "validation_fraction",
     "augment",
+    "encoder",
     "depth",
     "width",
     "epochs",
@@ -174,6 +175,7 @@ def test_there_is_a_setting_of_every_kind() -> None:
     assert {name for name, setting in fields().items() if setting.is_optional} == {
         "data.labels_per_class",
         "data.validation_fraction",
+        "model.encoder",
         "optim.updates_per_epoch",
     }
 

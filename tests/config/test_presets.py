@@ -34,11 +34,18 @@ def test_the_paper_preset_is_the_papers_setting() -> None:
 
 
 def test_presets_name_settings_in_full_and_say_what_they_are_for() -> None:
-    assert PRESETS.keys() == PRESET_HELP.keys() == {"paper", "standard", "best", "quick"}
+    assert {"paper", "standard", "best", "generative", "quick"} <= PRESETS.keys() == PRESET_HELP.keys()
     for name, changes in PRESETS.items():
         assert set(changes) <= set(fields()), name
         unchanged = [key for key, value in changes.items() if fields()[key].field.default == value]
         assert not unchanged, f"{name} repeats defaults"
+
+
+def test_the_generative_preset_is_best_with_an_energy_that_is_a_likelihood() -> None:
+    likelihood = {"energy.weight": 1.0, "energy.penalty": 0.0, "energy.center": 0.0, "energy.clamp_images": True}
+    chains = {"sgld.steps": 10, "sgld.start": "gaussian", "sgld.clamp_samples": True}
+    rate = {"optim.learning_rate": 3e-4, "optim.final_lr_factor": 0.3, "data.mixup_probability": 0.25}
+    assert preset("generative") == preset("best", {**likelihood, **chains, **rate})
 
 
 def test_changes_go_before_the_preset() -> None:

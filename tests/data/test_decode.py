@@ -22,6 +22,7 @@ from ebpl.data.decode import (
     is_image,
     read_image,
     read_picture,
+    resized_picture,
     unreadable,
 )
 from tests.helpers import random_images, write_png
@@ -321,3 +322,15 @@ def test_what_is_no_image_in_a_folder_is_counted_where_asked_for() -> None:
     skipped: Counter[str] = Counter()
     assert list(image_files(Path("a"), skipped)) == [Path("a/1.png")] == list(image_files(Path("a")))
     assert skipped == {".svg": 2, "": 1, LINKED_FOLDER: 2}
+
+
+def test_a_picture_is_averaged_where_it_gets_smaller_and_interpolated_where_it_is_enlarged() -> None:
+    pixels = random_images(1, 6, 8)[0]
+    smaller = np.asarray(resized_picture(Image.fromarray(pixels), (3, 2)))
+    np.testing.assert_allclose(smaller, pixels.reshape(3, 2, 2, 4).mean((1, 3)), atol=1)
+    ramp = np.repeat(np.arange(0, 160, 20, dtype=np.uint8)[None], 6, axis=0)
+    for size in ((6, 16), (3, 16), (12, 16)):  # also where the other side stays, or gets smaller
+        larger = np.asarray(resized_picture(Image.fromarray(ramp), size))
+        assert larger.shape == size
+        np.testing.assert_array_equal(larger[:, 1:-1], np.broadcast_to(np.arange(5, 145, 10), (size[0], 14)))
+    assert resized_picture(same := Image.fromarray(ramp), (6, 8)) is same

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from ebpl.data.sklearn_input import Scale, missing, plain, shape_for, shape_of
+from ebpl.data.sklearn_input import Scale, missing, packed, plain, shape_for, shape_of, unpacked
 from ebpl.errors import DataError, UsageError
 from tests.helpers import random_images
 
@@ -102,3 +105,15 @@ def test_objects_become_what_they_are() -> None:
         labels[:] = mixed
         with pytest.raises(DataError, match="several types"):
             plain(labels)
+
+
+@given(arrays(np.float32, (3, 5), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
+def test_packed_rows_are_unpacked_to_the_same_numbers(rows: np.ndarray) -> None:
+    assert (unpacked(packed(rows)) == rows).all()
+    assert (unpacked(packed(np.asfortranarray(rows.astype(np.float64)))) == rows).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 7, 1), (4, 4, 7, 1), (4, 28, 28, 1), (4, 5, 7, 3)])
+def test_pictures_are_no_packed_rows(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="takes no images"):
+        unpacked(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))

@@ -38,7 +38,8 @@ TINY |= {"curriculum.steps": 2, "curriculum.epochs": 1}
 TINY |= {"sgld.steps": 1, "sgld.buffer_size": 128, "sgld.chains": 16, "consistency.batch_size": 16}
 BRIEF = ["--rounds", "1", "--batch-size", "2", "--image-size", "8", "--sgld-steps", "1"]
 LANGUAGES = {"sh", "python", "text", "toml"}
-OF_OTHERS = {"--nproc-per-node", "--ntasks-per-node", "--gres", "--kill-on-bad-exit"}  # torchrun's and SLURM's
+OF_OTHERS = {"--nproc-per-node", "--ntasks-per-node", "--gres", "--kill-on-bad-exit", "--no-deps"}
+"""Options of torchrun, SLURM and pip."""
 OF_CHECKOUT = ("experiments", "benchmarks")
 """Packages that are run as `python -m NAME` in a checkout."""
 SHELL = set("|&;<>$`")

@@ -73,7 +73,13 @@ def test_the_tools_are_no_part_of_the_site(site: Path) -> None:
     assert not (site / "tools").exists()
 
 
-RESULTS = ("index.md", "explanation/calibration.md", "explanation/results.md", "explanation/improvements.md")
+RESULTS = (
+    "index.md",
+    "explanation/calibration.md",
+    "explanation/energy-penalty.md",
+    "explanation/improvements.md",
+    "explanation/results.md",
+)
 
 
 @pytest.mark.parametrize("page", RESULTS)

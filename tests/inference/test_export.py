@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,11 @@ from ebpl.errors import RunError, UsageError
 from ebpl.inference import export as exporting
 from ebpl.inference.export import card_path, export
 from ebpl.models import Architecture
+from ebpl.models.encoder import Preparation
 from ebpl.models.predictions import predict
 from ebpl.runs import Run
-from tests.docs.pages import blocks
+from tests.docs.pages import blocks, text_of
+from tests.encoders.helpers import small, tiny
 from tests.helpers import architecture, blobs, quick, random_images
 
 LARGEST_PROBABILITY_DIFFERENCE = 1e-6
@@ -50,7 +53,7 @@ def test_onnx_runtime_computes_what_ebpl_predicts_for_batches_of_any_size(built:
         for head in (model.classifier, model.gaussian):
             for parameter in head.parameters() if head else ():
                 parameter.add_(spread * torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)) / 10)
-    graph = exporting._traced(model, list(built.image_shape))
+    graph = exporting._traced(exporting.Whole(model).eval(), list(built.image_shape))
     for count in (1, 7, 40):
         images = random_images(count, height, width, channels)
         probabilities, energies = computed(graph, images)
@@ -248,3 +251,102 @@ def test_the_example_of_the_documentation_sees_images_as_predict_does(colour: bo
     expected = [[row[f"p({name})"] for name in names["classes"]] for row in rows]
     np.testing.assert_allclose(names["probabilities"], expected, atol=1e-6)
     np.testing.assert_allclose(names["energy"], [row["energy"] for row in rows], rtol=1e-4, atol=1e-5)
+
+
+ENCODED = {"optim.epochs": 1, "curriculum.epochs": 2, "sgld.steps": 1, "sgld.buffer_size": 128}
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on the features of a small encoder, for images that it has to resize; not to be changed."""
+    place = tmp_path_factory.mktemp("encoded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EBPL_CACHE", str(place / "cache"))
+        patch.chdir(place)
+        name = small().info.name
+        return ebpl.train(blobs(), preset="features", set=ENCODED, encoder=name, run=place / "run")
+
+
+def test_an_encoder_is_in_the_file_and_takes_pixels_of_the_size_of_the_run(encoded: Run) -> None:
+    path = export(encoded, "encoded.onnx")
+    (images,) = onnx.load(path).graph.input
+    assert [d.dim_param or d.dim_value for d in images.type.tensor_type.shape.dim] == ["batch", 8, 8, 1]
+    test = blobs().test
+    assert test is not None
+    model, _ = encoded.load_model()
+    for some in (test.pixels[:1], test.pixels[:7], test.pixels):
+        expected = predict(model, some)
+        probabilities, energies = computed(path, some)
+        assert np.abs(probabilities - expected.probabilities).max() < 2e-4  # features are rounded to 16 bits
+        assert energies == pytest.approx(expected.energies, rel=1e-3)
+    assert len(np.unique(predict(model, test.pixels).labels)) == 3, "or else all probabilities may be the same"
+
+
+def test_the_file_and_its_card_name_the_encoder_with_licence_and_source_but_no_folder(encoded: Run) -> None:
+    path = export(encoded, "encoded.onnx")
+    told = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    about, network = json.loads(told["encoder"]), json.loads(told["training"])["network"]
+    assert (about["name"], about["source"], network) == ("mine.toml", "efficientnet-lite0-57934424.pth", "mine.toml")
+    assert (about["licence"], about["size"], about["resizes"]) == ("not stated", 64, True)
+    card = card_path(path).read_text(encoding="utf-8")
+    assert "| source of the weights | efficientnet-lite0-57934424.pth |" in card
+    assert "| licence of the weights | not stated |" in card
+    assert f"on {exporting.COMPARED_ENCODED} random images" in card
+    assert str(encoded.path.parent) not in card
+    assert str(encoded.path.parent) not in path.read_bytes().decode("latin1")
+
+
+def test_the_documentation_states_how_files_are_compared() -> None:
+    (line,) = [line for line in text_of("how-to/export.md").splitlines() if "rounded to 16 bits" in line]
+    found = [float(number) for number in re.findall(r"(?<!\w)0\.0\d*|\d+(?= random)|\d+(?=, since)", line)]
+    assert found == [
+        exporting.LARGEST_ENCODED_DIFFERENCE,
+        exporting.LARGEST_DIFFERENCE,
+        exporting.COMPARED_ENCODED,
+        exporting.COMPARED,
+    ]
+
+
+def one_view(self: Preparation, pixels: torch.Tensor) -> torch.Tensor:
+    images = self.rows @ (pixels.permute(0, 3, 1, 2).float() / 255) @ self.columns
+    return self.network((images - self.mean) / self.std)
+
+
+def black(self: Preparation, pixels: torch.Tensor) -> torch.Tensor:
+    images = self.rows @ pixels.permute(0, 3, 1, 2).float() @ self.columns
+    return self.network(images.clamp(max=0).expand(-1, 3, -1, -1))
+
+
+@pytest.mark.parametrize("wrong", [one_view, black])
+def test_a_file_in_which_images_are_prepared_otherwise_is_not_written(
+    encoded: Run, monkeypatch: pytest.MonkeyPatch, wrong: object
+) -> None:
+    monkeypatch.setattr(Preparation, "forward", wrong)
+    with pytest.raises(RunError, match="does not compute what the run's does"):
+        export(encoded, "encoded.onnx")
+    assert not Path("encoded.onnx").exists()
+
+
+def test_a_network_that_onnx_does_not_know_is_a_message(encoded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = lambda self, pixels: torch.special.i0(one_view(self, pixels))  # noqa: E731
+    monkeypatch.setattr(Preparation, "forward", unknown)
+    with pytest.raises(UsageError, match=r"cannot be written as ONNX, opset 17.*i0"):
+        export(encoded, "encoded.onnx")
+
+
+def test_an_encoder_that_is_itself_onnx_cannot_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    ebpl.train(blobs(), preset="features", set=ENCODED, encoder=tiny().info.name, run="run")
+    assert main(["export", "run"]) == UsageError.exit_code
+    assert "is an ONNX model" in " ".join(capsys.readouterr().err.split())
+    assert not Path("run/model.onnx").exists()
+
+
+def test_an_encoder_that_has_changed_is_not_exported(encoded: Run) -> None:
+    toml = encoded.path.parent / "mine.toml"
+    before = toml.read_text()
+    try:
+        toml.write_text(before.replace("size = 64", "size = 96"))
+        with pytest.raises(RunError, match="another encoder"):
+            export(encoded, "encoded.onnx")
+    finally:
+        toml.write_text(before)

@@ -13,7 +13,7 @@ import ebpl
 from ebpl import calibration as checking
 from ebpl.calibration import CalibrationCheck
 from ebpl.data.dataset import ImageSet
-from ebpl.inference.export import model_card
+from ebpl.inference.model_card import encoder_name, model_card
 from ebpl.metrics import METRICS, confidence_direction, in_words
 from ebpl.runs import Run
 from ebpl.terminal import literal, markdown_table
@@ -69,6 +69,47 @@ def test_it_tells_data_labels_measures_reliability_settings_and_environment(run:
     assert "not a medical device" in text
     assert "higher than 1.25" in text
     assert str(Path.cwd()) not in text
+
+
+ENCODER: dict[str, Any] = {
+    "name": "lite",
+    "title": "Lite, trained on photographs",
+    "licence": "Apache-2.0",
+    "source": "a package 1.0",
+    "size": 224,
+    "resizes": True,
+    "digest": "0123456789abcdef",
+    "parameters": 3_371_008,
+}
+
+
+def test_an_encoder_is_named_with_its_licence_and_source(run: Run) -> None:
+    text = card(run, encoder=ENCODER)
+    about = dict(tables(text)[0])
+    assert (about["name"], about["licence of the weights"]) == ("lite", "Apache-2.0")
+    assert about["source of the weights"] == "a package 1.0"
+    assert about["network"] == "Lite, trained on photographs, 3,371,008 parameters"
+    assert "resizes" in about["input"]
+    assert "resizes" not in dict(tables(card(run, encoder={**ENCODER, "resizes": False}))[0])["input"]
+    assert "two heads with 12,345 parameters" in text
+    assert "only what its encoder does" in text
+    assert "encoder" not in card(run).partition("## Settings")[0]
+
+
+def test_what_an_encoder_is_called_stays_text(run: Run) -> None:
+    for hostile in HOSTILE:
+        about = dict(tables(card(run, encoder={**ENCODER, "title": hostile, "licence": hostile}))[0])
+        assert about["licence of the weights"] == " ".join(hostile.split())
+
+
+def test_the_folder_of_an_encoder_is_not_told(run: Run) -> None:
+    path = "/home/ada/secret/scans.toml"
+    settings = run.path / "settings.toml"
+    head = "[settings.model]\n"
+    settings.write_text(settings.read_text().replace(head, f'{head}encoder = "{path}"\n'))
+    text = card(Run(run.path), encoder={**ENCODER, "name": encoder_name(path)})
+    assert "secret" not in text
+    assert ["model.encoder", "scans.toml"] in tables(text)[-2]
 
 
 def test_the_direction_of_a_wrong_confidence_is_told(run: Run) -> None:

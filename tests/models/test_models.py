@@ -152,7 +152,7 @@ def test_pixels_are_kept_as_bytes_and_scaled_to_minus_one_to_one() -> None:
 
 
 def test_an_unknown_backbone_suggests_a_known_one() -> None:
-    assert backbones() == ["wide_resnet"]
+    assert backbones() == ["encoder", "rows", "wide_resnet"]
     with pytest.raises(UsageError, match=r"There is no backbone 'wide_resnt'\. Did you mean wide_resnet"):
         build_backbone("wide_resnt", {}, (1, 8, 8))
     with pytest.raises(UsageError, match="Did you mean wide_resnet"):

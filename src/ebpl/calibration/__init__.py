@@ -32,6 +32,8 @@ EVIDENCE = 2.0
 PRIOR_SCALE = 0.5
 """Standard deviation of the log-temperature before any label is seen. A handful of labels that are all right would
 otherwise make certain what was a guess."""
+EXPECTED_SCALE = 0.2
+"""The same where a temperature is expected: what was measured around it on photographs (training/probe.py)."""
 MAX_DRIFT = 0.5
 """A temperature is dropped once steps have moved the mean confidence by more than this fraction of its own effect."""
 TEMPERATURES = np.exp(np.linspace(-1, 1, 101) * np.log(4))
@@ -56,18 +58,24 @@ class CalibrationCheck:
     """The same with the temperature. Both are 0 if there was no step, or no temperature."""
     moved: float = 0.0
     """How far the steps had moved that confidence when it was last checked."""
+    folds: int = 0
+    """Of the cross-validation that it comes from, in which the steps were taken too; 0: the labels were held out."""
 
     @staticmethod
     def of(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> CalibrationCheck:
         """Compare probabilities (N, C) with the labels of images that the model has not learned from."""
-        scores = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-        losses = np.array([_nll(scores / temperature, labels) for temperature in TEMPERATURES])
-        losses += (np.log(TEMPERATURES) / PRIOR_SCALE) ** 2 / 2
-        proof, likeliest = float(losses[len(losses) // 2] - losses.min()), float(TEMPERATURES[losses.argmin()])
-        accuracy, confidence = float((probabilities.argmax(1) == labels).mean()), float(probabilities.max(1).mean())
+        accuracy, confidence, proof, likeliest = _compared(probabilities, labels, 1.0, PRIOR_SCALE)
         # a few confident errors make a high temperature likely even where the model is under-confident on the whole
         clear = proof >= EVIDENCE and (likeliest > 1) == (confidence > accuracy)
         return CalibrationCheck(len(labels), accuracy, confidence, proof, likeliest if clear else 1.0)
+
+    @staticmethod
+    def cross_validated(
+        probabilities: NDArray[np.float64], labels: NDArray[np.int64], folds: int, expected: float
+    ) -> CalibrationCheck:
+        """The same from cross-validation, in which every label had its turn; a temperature is `expected`."""
+        found = _compared(probabilities, labels, expected, EXPECTED_SCALE)
+        return CalibrationCheck(len(labels), *found, folds=folds)
 
     @staticmethod
     def stored(value: Any) -> CalibrationCheck | None:
@@ -81,8 +89,9 @@ class CalibrationCheck:
         return CalibrationCheck(**value) if value["temperature"] > 0 else None
 
     def __str__(self) -> str:
+        how = f"labels in {self.folds}-fold cross-validation" if self.folds else "held-out labels"
         found = (
-            f"Accuracy on {self.images} held-out labels is {100 * self.accuracy:.1f} % "
+            f"Accuracy on {self.images} {how} is {100 * self.accuracy:.1f} % "
             f"at a mean confidence of {100 * self.confidence:.1f} %"
         )
         if self.temperature == 1 and self.corrected:
@@ -92,6 +101,20 @@ class CalibrationCheck:
             return f"{found}: no evidence against the calibration."
         wrong = "over-confident" if self.temperature > 1 else "under-confident"
         return f"{found}: {wrong}, so class scores are divided by a temperature of {self.temperature:.2f}."
+
+
+def _compared(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64], expected: float, scale: float
+) -> tuple[float, float, float, float]:
+    """Accuracy, mean confidence, log-odds of the likeliest temperature against 1, and that temperature.
+
+    Before any label is seen, the log-temperature is normal around that of the expected one, with this deviation.
+    """
+    scores = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    losses = np.array([_nll(scores / temperature, labels) for temperature in TEMPERATURES])
+    losses += (np.log(TEMPERATURES / expected) / scale) ** 2 / 2
+    proof, likeliest = float(losses[len(losses) // 2] - losses.min()), float(TEMPERATURES[losses.argmin()])
+    return float((probabilities.argmax(1) == labels).mean()), float(probabilities.max(1).mean()), proof, likeliest
 
 
 def _nll(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
@@ -117,7 +140,7 @@ def holdout_mask(labels: NDArray[np.int64], fraction: float, seed: int) -> NDArr
 
 def revalidate_temperature(check: CalibrationCheck, probabilities: NDArray[np.float64]) -> CalibrationCheck:
     """Drop a temperature when the steps have moved the confidence far; probabilities are of all unlabelled images."""
-    if check.temperature == 1 or len(probabilities) == 0:
+    if check.temperature == 1 or len(probabilities) == 0 or check.folds:
         return check
     confidence = float(probabilities.max(1).mean())
     if not check.corrected:

@@ -42,6 +42,7 @@ VERBS = {
     "add-labels": Verb("ebpl.cli.data", "add labels from Label Studio or a CSV to the data"),
     "report": Verb("ebpl.cli.evaluate", "write a page about a run: accuracy, calibration, errors, outliers"),
     "export": Verb("ebpl.cli.evaluate", "write a run's model as ONNX, with a model card"),
+    "encoders": Verb("ebpl.cli.encoders", "list pretrained encoders, or check one of your own"),
     "demo": Verb("ebpl.cli.train", "compare EBPL with its baseline on scikit-learn's digits, in about a minute"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebpl.cli.options import Parser, add_data, add_data_dir, add_skip_unreadable, positive, share
 from ebpl.errors import number_of, some_of
-from ebpl.terminal import duration, harmless
+from ebpl.terminal import Silent, duration, harmless, terminal_progress
 
 if TYPE_CHECKING:
     from ebpl.data.contents import Group
@@ -39,13 +40,33 @@ def inspect(options: argparse.Namespace) -> int:
     from ebpl.terminal import counted
 
     places = {"data_dir": options.data_dir, "image_size": options.image_size}
-    with counted("images opened") as done:
-        found = inspect(options.data, **places, timing=not options.no_timing, done=done)
+    with contextlib.ExitStack() as shown:
+        done = shown.enter_context(counted("images opened"))
+        how: dict[str, Any] = {"timing": not options.no_timing, "done": done}
+        found = inspect(options.data, **places, **how, progress=_Comparing(shown))
     if options.json:
         print(json.dumps(finite(found.to_dict()), indent=2, ensure_ascii=False))
     else:
         show_inspection(found, options.data)
     return 0 if found.suggestion else DataError.exit_code
+
+
+class _Comparing(Silent):
+    """Shows a comparison in place of what was shown before it."""
+
+    def __init__(self, shown: contextlib.ExitStack) -> None:
+        self._shown, self._progress = shown, terminal_progress("comparing")
+
+    def begin(self, updates: int, done: int) -> None:
+        self._shown.close()
+        self._shown.callback(self._progress.end)
+        self._progress.begin(updates, done)
+
+    def advance(self, updates: int, where: str, facts: dict[str, float]) -> None:
+        self._progress.advance(updates, where, facts)
+
+    def epoch(self, line: str) -> None:
+        self._progress.epoch(line)
 
 
 def add_suggest_options(parser: Parser) -> None:
@@ -288,14 +309,17 @@ def _copies(group: Group) -> str:
 
 
 def _advice(found: Inspection) -> list[str]:
-    suggestion = found.suggestion
-    if suggestion is None:
+    suggestion, recommended = found.suggestion, found.recommendation
+    if suggestion is None or recommended is None:
         return ["It cannot be trained on as it is."]
-    lines = ["Train with:", f"  {suggestion.command}"]
+    how = f"on the features of {recommended.encoder}" if recommended.encoder else "from nothing"
+    lines = [f"Learn {how}. {recommended.reason}", "", "Train with:", f"  {suggestion.command}"]
     if timing := suggestion.timing:
+        images = number_of(len(found.contents.entries), "image")
+        encoding = f"encoding {images}, unless they were encoded before, and " if recommended.encoder else ""
         lines.append(
-            f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {timing.updates:,} updates of "
-            f"{_short_time(timing.update)}, by {timing.timed} that were tried."
+            f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {encoding}{timing.updates:,} "
+            f"updates of {_short_time(timing.update)}, by {timing.timed} that were tried."
         )
     return lines
 

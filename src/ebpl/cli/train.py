@@ -65,8 +65,12 @@ def train(options: argparse.Namespace) -> int:
     how: dict[str, Any] = {name: getattr(options, name) for name in ("preset", "config", "run", "data_dir")}
     how |= {name: getattr(options, name) for name in ("image_size", "skip_unreadable", "time_limit")}
     if seeds is None:
-        among = {"devices": options.devices, "nodes": options.nodes}
-        return _show_finished(api.train(options.data, set=given, **how, **among, progress=terminal_progress()))
+        among, progress = {"devices": options.devices, "nodes": options.nodes}, terminal_progress()
+        try:
+            run = api.train(options.data, set=given, **how, **among, progress=progress)
+        finally:
+            progress.end()  # where it has shown something before the training that ends it
+        return _show_finished(run)
     try:
         with terminal_progresses([f"seed {seed}" for seed in seeds]) as bars:
             runs = api.train(options.data, set=given, seeds=seeds, **how, progress=bars)

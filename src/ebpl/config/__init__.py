@@ -63,6 +63,10 @@ class DataSettings:
 class ModelSettings:
     """The network and its Gaussian head."""
 
+    encoder: str | None = _setting(
+        None, "learn from the features of this pretrained encoder, see ebpl encoders (default: none)", option=True
+    )
+    components: int = _setting(128, "principal components of an encoder's features", low=1, high=100_000)
     backbone: str = _setting("wide_resnet", "feature extractor, by its name in the registry of backbones")
     depth: int = _setting(16, "depth of the wide residual network: 10, 16, 22, 28 ...", low=10, high=1000, option=True)
     width: int = _setting(4, "width factor of the wide residual network", low=1, high=100, option=True)
@@ -73,6 +77,8 @@ class ModelSettings:
     @property
     def network(self) -> str:
         """The network as papers call it."""
+        if self.encoder:
+            return self.encoder
         return f"WRN-{self.depth}-{self.width}" if self.backbone == "wide_resnet" else self.backbone
 
 
@@ -93,6 +99,7 @@ class OptimSettings:
         1.0, "fraction of the learning rate left at the end of each phase, after a cosine (1: constant)", low=0, high=1
     )
     gradient_clip: float = _setting(0.0, "clip the parameter gradient at this norm (0: off)", low=0)
+    weight_decay: float = _setting(0.0, "half the weight of the classifier's squared weights in the loss", low=0)
     ema_decay: float = _setting(
         0.999, "decay of the moving average of the weights, which predicts and is kept (0: off)", low=0, high=0.99999
     )

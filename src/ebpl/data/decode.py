@@ -173,10 +173,17 @@ def sized(picture: Image, size: tuple[int, int], gray: bool) -> NDArray[np.uint8
 
 
 def resized_picture(picture: Image, size: tuple[int, int]) -> Image:
-    """The picture at this height and width; each new pixel is the mean of those it covers."""
+    """The picture at this height and width.
+
+    Each new pixel is the mean of those it covers; where the picture is enlarged, it is interpolated.
+    """
     from PIL.Image import Resampling
 
-    return picture if picture.size == (size[1], size[0]) else picture.resize((size[1], size[0]), Resampling.BOX)
+    height, width = size
+    if picture.size == (width, height):
+        return picture
+    enlarged = picture.width < width or picture.height < height
+    return picture.resize((width, height), Resampling.BILINEAR if enlarged else Resampling.BOX)
 
 
 def digest(picture: Image) -> bytes:

@@ -292,12 +292,14 @@ def resized(images: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Arrays of uint8 images at another size; what is no such array is left for `from_arrays` to refuse."""
     from PIL import Image
 
+    from ebpl.data.decode import resized_picture
+
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[1:3] == size:
         return images
     flat = images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images
     made = np.zeros((len(images), *size, *images.shape[3:]), np.uint8)
     for target, image in zip(made, flat, strict=True):
-        small = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BOX)
+        small = resized_picture(Image.fromarray(image), size)
         target[...] = np.asarray(small).reshape(target.shape)
     return made
 

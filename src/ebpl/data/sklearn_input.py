@@ -48,6 +48,35 @@ class Scale:
         return made.reshape(-1, *self.shape)
 
 
+BYTES = 4
+"""Of a number in float32."""
+
+
+def packed(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Rows of numbers (N, D) as bytes (N, 5, D, 1), to the precision of float32.
+
+    All data is images of bytes. Here they are the four bytes of each number, and below them their sum, by which a
+    model knows rows from pictures.
+
+    >>> packed(np.ones((1, 3))).shape
+    (1, 5, 3, 1)
+    """
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(rows, "<f4")
+    if not np.isfinite(numbers).all():
+        raise DataError("The rows hold numbers that are too large for 32 bits. Scale them first.")
+    parts = numbers.view(np.uint8).reshape(*numbers.shape, BYTES).transpose(0, 2, 1)
+    return np.concatenate([parts, parts.sum(1, keepdims=True, dtype=np.uint8)], 1)[..., None]
+
+
+def unpacked(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The rows that were packed; an error for pictures."""
+    parts = pixels[:, :BYTES, :, 0]
+    if pixels.shape[1] != BYTES + 1 or (parts.sum(1, dtype=np.uint8) != pixels[:, BYTES, :, 0]).any():
+        raise DataError("The model was trained on rows of numbers, and takes no images. Predict with EBPLClassifier.")
+    return np.ascontiguousarray(parts.transpose(0, 2, 1)).view("<f4")[..., 0].astype(np.float32)
+
+
 def shape_of(images: Any) -> tuple[int, int, int] | None:
     """Height, width and channels of an array (N, H, W) or (N, H, W, C); None of rows."""
     shape = images.shape if hasattr(images, "shape") else np.asarray(images).shape

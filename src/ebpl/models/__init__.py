@@ -28,6 +28,8 @@ class Backbone(nn.Module):
     """Number of features."""
     takes_images = True
     """Whether its inputs are images, which can be shifted and flipped."""
+    fixed = False
+    """Whether it has nothing to learn: both heads then start from logistic regression on its features."""
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """What is kept of images (N, H, W, C), here as bytes (N, C, H, W)."""
@@ -36,6 +38,9 @@ class Backbone(nn.Module):
     def scale(self, prepared: Tensor) -> Tensor:
         """The network's input from what was kept, here in [-1, 1]."""
         return prepared.float() / 127.5 - 1
+
+    def fit(self, prepared: Tensor) -> None:
+        """Before training: take from the training images what the network needs to know of them, here nothing."""
 
     def initialise(self, generator: torch.Generator) -> None:
         """Fresh parameters, from this generator only."""
@@ -117,6 +122,15 @@ class GaussianHead(nn.Module):
         return -torch.logsumexp(-self.class_energies(features), 1)
 
     @torch.no_grad()
+    def set_to(self, means: Tensor, variances: Tensor) -> None:
+        """These class means, and these variances of the features as far as the precision can hold them."""
+        self.means.copy_(means)
+        if self.precision == "diagonal":
+            self.log_precision.copy_(-variances.log())
+        elif self.precision == "full":
+            self.factor.copy_(torch.diag(variances.rsqrt()))
+
+    @torch.no_grad()
     def diagonal(self) -> Tensor | None:
         """The diagonal of P, or None if P is more than that."""
         if self.precision == "full":
@@ -169,8 +183,15 @@ class Architecture:
     @classmethod
     def of(cls, settings: ModelSettings, image_shape: tuple[int, ...], classes: int, density: bool) -> Architecture:
         """What these settings ask for, with a Gaussian head where there is a density to learn."""
+        precision = settings.precision_matrix if density else None
+        if settings.encoder:
+            from ebpl.models.encoder import options_of
+
+            return cls("encoder", image_shape, classes, precision, options_of(settings.encoder, settings.components))
         options = {"depth": settings.depth, "width": settings.width}
-        return cls(settings.backbone, image_shape, classes, settings.precision_matrix if density else None, options)
+        if settings.backbone == "rows":
+            options = {"components": settings.components}
+        return cls(settings.backbone, image_shape, classes, precision, options)
 
     def build(self) -> HybridModel:
         """The model, with parameters still to be initialised or loaded."""

@@ -97,7 +97,7 @@ def _wrong(description: Any, tensors: int) -> str | None:
         "image_shape": _is_shape,
         "classes": is_whole,
         "precision_matrix": _is_precision,
-        "options": lambda value: is_object(value) and all(map(is_whole, value.values())),
+        "options": _is_options,
     }
     reason = wrong_entry(description, rules, {})
     reason = reason or wrong_entry(description["architecture"], parts, {})
@@ -111,6 +111,12 @@ def _wrong(description: Any, tensors: int) -> str | None:
     if built["classes"] != len(description["classes"]) or list(built["image_shape"]) != shape:
         return "classes or image_shape are not those of the network"
     return f"image_shape is {shape}" if max(shape[1:]) > LARGEST else None
+
+
+def _is_options(value: Any) -> bool:
+    """Numbers, and for an encoder what it is called."""
+    named = ("encoder", "digest")
+    return is_object(value) and all(is_text(each) if key in named else is_whole(each) for key, each in value.items())
 
 
 def _is_names(value: Any) -> bool:

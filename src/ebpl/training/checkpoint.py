@@ -77,6 +77,8 @@ def trusted(state: dict[str, Any], targets: Tensor, labeled: int) -> Iterator[No
                     raise ValueError(f"{name} is not what it should be")
             if part.get("check") is not None and CalibrationCheck.stored(part["check"]) is None:
                 raise ValueError("check is not what it should be")
+            if not 0 <= part.get("spreading", 0.0) < 1:
+                raise ValueError("spreading is not what it should be")
             if part["targets"].shape != targets.shape:
                 raise ValueError("it is for other images or classes")
             if not torch.equal(part["targets"][:labeled].to(targets), targets[:labeled]):

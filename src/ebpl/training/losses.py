@@ -98,6 +98,16 @@ class CrossEntropy(LossTerm):
         return Loss(value, {"cross_entropy": value})
 
 
+class WeightDecay(LossTerm):
+    """Half of this weight times the squared weights of the classifier."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
+        return Loss(self.weight / 2 * model.classifier.weight.square().sum(), {})
+
+
 class Density(LossTerm):
     """Negative log-likelihood of the energy model: its gradient is that of E(images) - E(samples).
 
@@ -181,6 +191,8 @@ class Consistency(LossTerm):
 def classifier_terms(settings: Settings) -> list[LossTerm]:
     """The terms of a classifier without a density: cross-entropy and, if it has a weight, consistency."""
     terms: list[LossTerm] = [CrossEntropy(settings.data.mixup_probability)]
+    if settings.optim.weight_decay:
+        terms.append(WeightDecay(settings.optim.weight_decay))
     chosen = settings.consistency
     if chosen.weight:
         terms.append(Consistency(chosen.weight, chosen.confidence_threshold, chosen.temperature))

@@ -16,6 +16,7 @@ from ebpl.data.dataset import ImageSet
 from ebpl.errors import number_of, some_of
 from ebpl.models.outliers import belonging, cross_validated_distances, fit_detector
 from ebpl.models.predictions import Predictions
+from ebpl.training.neighbors import Graph
 from ebpl.training.training_set import TrainingSet
 
 PSEUDO_LABELS = "pseudo_labels"
@@ -84,12 +85,15 @@ def relabel(
     features: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
     settings: Settings,
     phase: Phase,
+    spreading: float = 0.0,
 ) -> Relabeling:
     """Throw the old pseudo-labels away and give the most confident images new ones.
 
     `predictions` are for all unlabelled images; `features` gives those of labelled and unlabelled ones, and is called
-    where outliers are rejected.
+    where outliers are rejected, or posteriors are spread among similar images.
     """
+    if spreading:
+        predictions = spread_predictions(predictions, training_set.labels, *features(), spreading)
     curriculum, data, index = settings.curriculum, training_set.data, training_set.unlabeled_index
     allowed, rejected, outliers = None, list[int](), None
     if curriculum.reject_outliers:
@@ -112,6 +116,16 @@ def relabel(
     counts = dict(zip(data.classes, found, strict=True))
     accuracy = float(right.mean()) if len(right) else None
     return Relabeling(selected, targets, accuracy, rows, rejected, outliers, counts)
+
+
+def spread_predictions(
+    predictions: Predictions, labels: NDArray[np.int64], known: NDArray[Any], unknown: NDArray[Any], amount: float
+) -> Predictions:
+    """Posteriors of unlabelled images, spread with the true labels among images of similar features."""
+    true = np.eye(predictions.probabilities.shape[1])[labels]
+    graph = Graph.of(np.concatenate([known, unknown]))
+    spread = graph.spread(np.concatenate([true, predictions.probabilities]), amount)
+    return Predictions(spread[len(labels) :], predictions.energies)
 
 
 def described_counts(counts: Mapping[str, int]) -> str:

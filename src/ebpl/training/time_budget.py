@@ -15,7 +15,7 @@ from ebpl.io import write_json
 from ebpl.models.predictions import BATCH, predict
 from ebpl.runs import Run
 from ebpl.runs.reader import ENVIRONMENT, LONGEST, METRICS_TABLE, finite, read_table
-from ebpl.terminal import duration
+from ebpl.terminal import duration, seconds
 from ebpl.training import Deadline
 from ebpl.training.relabel import phases
 from ebpl.training.trainer import Terms, Trainer
@@ -24,6 +24,14 @@ MIN_UPDATES = 3
 """Updates that are timed at least, however long they take."""
 MARGIN = 0.9
 """Part of the time that is planned with; machines have other things to do as well."""
+
+
+def checked_limit(time_limit: float | str | None) -> float | None:
+    """A time limit in seconds, from a number of them or as the command line takes it."""
+    try:
+        return None if time_limit is None else seconds(time_limit)
+    except ValueError as error:
+        raise UsageError(f"time_limit: {error}.") from None
 
 
 @dataclass(frozen=True)

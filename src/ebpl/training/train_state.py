@@ -37,6 +37,8 @@ class Progress:
     """A row for each epoch."""
     best: dict[str, Any] = field(default_factory=dict)
     """The weights to keep, with their score, phase and epoch."""
+    spreading: float = 0.0
+    """How far pseudo-labels are spread among similar images; checkpoints of older versions do not have it."""
 
 
 class TrainState:
@@ -121,9 +123,10 @@ class TrainState:
     def initialise(self, *purpose: object) -> None:
         """Fresh weights, optimiser and average; the buffer is left as it is."""
         fresh = self.model.architecture.build().initialise(generator(self.settings.seed, "weights", *purpose))
-        self.model.load_state_dict(fresh.state_dict())
+        weights = {**self.model.state_dict(), **dict(fresh.named_parameters())}  # what was fitted to the data stays
+        self.model.load_state_dict(weights)
         if self.average is not None:
-            self.average.load_state_dict(fresh.state_dict())
+            self.average.load_state_dict(weights)
         self._clear_optimizer()
         self.ema_updates = 0
 
@@ -184,11 +187,12 @@ class TrainState:
         """Back to a snapshot, in place."""
         self.load_tensors(stored)
         self.targets.copy_(stored["targets"])
-        names = set(vars(self.progress)) - {"check", "history"}
+        names = set(vars(self.progress)) - {"check", "history", "spreading"}
         self.progress = Progress(
             **{name: stored[name] for name in names},
             check=CalibrationCheck.stored(stored.get("check")),
             history=list(stored["history"]),
+            spreading=stored.get("spreading", 0.0),
         )
 
     def with_all_chains(self, snapshot: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebpl.calibration import MIN_HOLDOUT, CalibrationCheck, apply_temperature, revalidate_temperature
+from ebpl.calibration import CalibrationCheck, apply_temperature, revalidate_temperature
 from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet, in_training
 from ebpl.devices import choose_device, choose_dtype
@@ -21,7 +21,7 @@ from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions
 from ebpl.rng import derived_seed, generator
 from ebpl.terminal import facts_in_words
-from ebpl.training import Deadline, checkpoint, divergence, made_updates, shortened
+from ebpl.training import Deadline, checkpoint, divergence, made_updates, probe, shortened
 from ebpl.training.callbacks import Callback
 from ebpl.training.distributed import ALONE, Ranks, features_together, predict_together
 from ebpl.training.divergence import Diverged, Divergence
@@ -59,13 +59,14 @@ class Trainer:
         architecture = Architecture.of(settings.model, data.shape, len(data.classes), density)
         model = architecture.build()
         # fresh weights say nothing of labels that were held out from others
-        holdout = 0.0 if reinitialise else settings.curriculum.calibration_holdout
-        self.training_set = TrainingSet.prepare(data, settings, holdout, model.features, self.device)
+        self.holdout = 0.0 if reinitialise else settings.curriculum.calibration_holdout
+        self.training_set = TrainingSet.prepare(data, settings, self.holdout, model.features, self.device)
+        model.features.to(self.device).fit(self.training_set.inputs)
         self.state = TrainState(architecture, settings, self.device, ranks, model)
         self.state.targets = self.training_set.targets
         if density:
             start = self.training_set.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
-            self.state.create_buffer(tuple(self.training_set.inputs.shape[1:]), start)
+            self.state.create_buffer(tuple(self.training_set.take(torch.zeros(1, dtype=torch.long)).shape[1:]), start)
         self.schedule = phases(settings)
         self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
         self.epoch_updates = self.updates
@@ -122,6 +123,8 @@ class Trainer:
                 state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
         else:
             state.initialise("start")
+            if self.training_set.backbone.fixed:
+                probe.start(state, self.training_set, self.settings, *self._features())
             state.restart_chains("start")
         self._keep_weights()
         for line in self.introduction():
@@ -130,6 +133,13 @@ class Trainer:
         older = (stored or {}).get("last_good")
         self.healthy, self.last_good = older is None, older or state.snapshot()
         self.saved_at = time.monotonic()
+
+    def _features(self) -> tuple[Any, Any]:
+        """Of the labelled and of the unlabelled images."""
+        images = self.training_set
+        parts = (images.inputs[: images.labeled], images.inputs[images.labeled :])
+        known, unknown = (features_together(self.state.predictor, part, self.dtype, self.ranks) for part in parts)
+        return known, unknown
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -156,21 +166,12 @@ class Trainer:
             f"{data.name}: {images.labeled} labelled, {images.unlabeled} unlabelled images of "
             f"{data.shape[2]} x {data.shape[1]} pixels in {len(data.classes)} classes; {chosen_by}",
             f"labels: {some_of(shown, 12)}",
-            *self._holdout_lines(),
+            *images.holdout_lines(any(phase.step and phase.epochs for phase in self.schedule), self.holdout > 0),
+            *([str(self.state.progress.check)] if self.state.progress.check and not epochs else []),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
             f"{numbers} on {self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
             *([f"continuing after {number_of(epochs, 'epoch')}"] if epochs else []),
         ]
-
-    def _holdout_lines(self) -> list[str]:
-        held_out = self.training_set.held_out
-        if held_out and not any(phase.step and phase.epochs for phase in self.schedule):
-            return [f"{held_out} of these labels are held out to check the calibration, and without steps stay so"]
-        if held_out:
-            return [f"{held_out} of these labels are held out to check the calibration until the first step"]
-        if self.settings.curriculum.calibration_holdout and not self.reinitialise:
-            return [f"no labels are held out to check the calibration: that takes at least {MIN_HOLDOUT}"]
-        return []
 
     # --- predictions -------------------------------------------------------------------------------------------------
 
@@ -183,13 +184,10 @@ class Trainer:
         images, progress = self.training_set, self.state.progress
         predictions = self.predict(images.inputs[images.labeled :])
         self._revalidate(predictions)
-
-        def features() -> tuple[Any, Any]:
-            parts = (images.inputs[: images.labeled], images.inputs[images.labeled :])
-            known, unknown = (features_together(self.state.predictor, part, self.dtype, self.ranks) for part in parts)
-            return known, unknown
-
-        found = relabel(images, predictions, features, self.settings, phase)
+        if progress.spreading and phase.step > 1:  # the step before has flattened them
+            sharper = apply_temperature(predictions.probabilities, self.state.temperature)
+            predictions = Predictions(sharper, predictions.energies)
+        found = relabel(images, predictions, self._features, self.settings, phase, progress.spreading)
         if found.outlier_rows is not None:
             self.say(f"{phase.name}: {len(found.rejected)} of {images.unlabeled} images are outliers and left out")
         images.set_pseudo_labels(found.selected, found.targets)
@@ -274,6 +272,8 @@ class Trainer:
             fraction = (epoch + i / count) / phase.epochs
             whole = state.ema_updates * self.updates / count  # so that the warm-up is shortened as well
             self.rate = lr_factor(settings, fraction, whole) * state.divergence.learning_rate
+            if not phase.step and self.training_set.backbone.fixed:
+                self.rate = 0.0  # the heads were fitted; the chains find their density
             state.set_learning_rate(self.rate)
             self.run_step()
             if (i + 1) % self.check_every == 0 or i + 1 == count:

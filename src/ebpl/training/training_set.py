@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebpl.calibration import holdout_mask
+from ebpl.calibration import MIN_HOLDOUT, holdout_mask
 from ebpl.config import Settings
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.data.split import split_for
@@ -108,6 +108,15 @@ class TrainingSet:
         pseudo.zero_()
         index = torch.from_numpy(selected).to(pseudo.device)
         pseudo[index] = torch.from_numpy(targets).to(pseudo.device, torch.float32)
+
+    def holdout_lines(self, steps: bool, wanted: bool) -> list[str]:
+        """What to say of labels that are held out, with curriculum steps to come or not, and where it was asked for."""
+        if self.held_out:
+            until = " until the first step" if steps else ", and without steps stay so"
+            return [f"{self.held_out} of these labels are held out to check the calibration{until}"]
+        if wanted:
+            return [f"no labels are held out to check the calibration: that takes at least {MIN_HOLDOUT}"]
+        return []
 
     def counts(self) -> dict[str, Any]:
         """How many images were used how: labels of each class, unlabelled, validation and test images."""

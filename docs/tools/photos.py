@@ -1,0 +1,33 @@
+"""The table of `experiments.photos`: probes and EBPL on the features of an encoder, from `results/photos/`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from docs.tools.results import unbroken
+from ebpl.metrics import spread
+from ebpl.terminal import markdown_table
+from experiments.table import title_of
+
+METRICS = {"accuracy": 100, "f_score": 100, "ece": 100, "nll": 1}
+"""What is shown, and the factor to its unit."""
+
+
+def comparison(root: Path) -> str:
+    """A row for each dataset, number of labels and way to learn: mean and standard deviation over seeds."""
+    groups: dict[tuple[str, int, str], list[dict[str, float]]] = {}
+    for path in sorted((root / "results/photos").glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        for way, measured in record["methods"].items():
+            groups.setdefault((record["data"]["name"], record["labels_per_class"], way), []).append(measured)
+    lines = []
+    for (data, labels, way), seeds in sorted(groups.items(), key=lambda group: group[0][:2]):
+        found = spread([{name: factor * each[name] for name, factor in METRICS.items()} for each in seeds])
+        numbers = [_shown(*found[name], len(seeds), 1 if factor > 1 else 2) for name, factor in METRICS.items()]
+        lines.append([data, str(labels), way, str(len(seeds)), *numbers])
+    return unbroken(markdown_table(["data", "labels a class", "learned by", "n", *map(title_of, METRICS)], lines))
+
+
+def _shown(mean: float, deviation: float, seeds: int, digits: int) -> str:
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}" if seeds > 1 else f"{mean:.{digits}f}"

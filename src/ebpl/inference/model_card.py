@@ -1,0 +1,271 @@
+"""The card of a model in Markdown: what it is, what it was trained on, how well it does, and where its limits are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ebpl import __version__
+from ebpl.calibration import CalibrationCheck
+from ebpl.errors import number_of
+from ebpl.methods import get_method
+from ebpl.metrics import METRICS, confidence_direction, in_words
+from ebpl.runs import Run
+from ebpl.runs.reader import updates_of, warnings_of
+from ebpl.terminal import duration, literal, markdown_table
+from ebpl.training import shortened
+from ebpl.training.relabel import described_counts
+
+MOST_CLASSES = 50
+SHOWN_ENVIRONMENT = ("ebpl", "commit", "python", "torch", "numpy", "platform", "gpu", "device", "dtype", "processes")
+"""Of the machine only what computes; no names, paths or command lines of people."""
+
+
+def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], file: str) -> str:
+    """The card of a run's model in Markdown; `facts` come from the export into `file`."""
+    result = run.metrics()
+    images: dict[str, Any] = result.get("images") or {}
+    sections = {
+        "What it is": _what(run, description, facts, result["chosen"]["phase"]),
+        "The file": _file(description, facts, file),
+        "Data": _data(run, description, images),
+        "How well it does": _measures(result),
+        "Intended use": [
+            "Research, and sorting images of the same kind as the training images: from the same source, prepared the "
+            "same way. Have a person look at what matters, first at labels with a low confidence and at outliers.",
+        ],
+        "Limits": _limits(images, facts),
+        "Training": _training(result),
+        "Settings": [_table(["setting", "value"], _settings(run))],
+        "Environment": [
+            _table(["what", "value"], [(n, _value(v)) for n, v in run.environment().items() if n in SHOWN_ENVIRONMENT])
+        ],
+    }
+    made = f"Written by ebpl {__version__} on {time.strftime('%Y-%m-%d')} from the run {literal(run.path.name)}."
+    parts = [f"# Model card: {literal(run.data_name)}, {get_method(run.settings.method).title}", made]
+    if told := warnings_of(result):
+        parts += ["**Before you use this model:**", "\n".join(f"- {literal(text)}" for text in told)]
+    for title, paragraphs in sections.items():
+        parts += [f"## {title}", *paragraphs]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: str) -> list[str]:
+    channels, height, width = description["image_shape"]
+    settings, classes = run.settings, description["classes"]
+    kind = "gray" if channels == 1 else "colour"
+    method = get_method(settings.method)
+    learned = "from the labelled images"
+    if settings.curriculum.pseudo_labels != "none" and phase != "initial":
+        given = "the predicted class" if settings.curriculum.pseudo_labels == "hard" else "the whole posterior"
+        learned += f" and from labels that it gave to unlabelled images itself ({given})"
+    network = f"{settings.model.network}, {facts['parameters']:,} parameters"
+    encoder = facts.get("encoder")
+    if encoder:
+        heads = "two heads" if method.density else "a linear classifier"
+        network = f"{heads} with {facts['parameters']:,} parameters on the features of a pretrained encoder"
+    return [
+        f"A classifier of {kind} images of {width} x {height} pixels (width x height) into {len(classes)} classes: "
+        f"{network}. It learned the classes {learned}"
+        + (", and from all images what the data looks like (an energy-based model)." if method.density else "."),
+        *(_encoder(encoder) if encoder else []),
+        f"Method: {method.title} ({method.summary}), after *Pseudo-label Learning with Calibrated Confidence Using an "
+        "Energy-based Model* (Toba, Uchida, Hayashi).",
+    ]
+
+
+def _encoder(encoder: dict[str, Any]) -> list[str]:
+    """What a reader must know of an encoder whose weights are in the file."""
+    size = f"{encoder['size']} x {encoder['size']} pixels"
+    rows = [
+        ("name", literal(encoder["name"])),
+        ("network", f"{literal(encoder['title'])}, {encoder['parameters']:,} parameters"),
+        ("input", f"{size}; the file resizes its images to that" if encoder["resizes"] else size),
+        ("licence of the weights", literal(encoder["licence"])),
+        ("source of the weights", literal(encoder["source"])),
+        ("digest", literal(encoder["digest"])),
+    ]
+    return [
+        "The encoder was trained on other images and has not been changed. Its weights are part of the file, so their "
+        "licence applies to whoever passes the file on:",
+        markdown_table(["encoder", "what"], rows),
+    ]
+
+
+def encoder_name(network: str) -> str:
+    """A network without the folders of somebody's machine, which are in the name of an encoder that is a file.
+
+    >>> encoder_name("/home/ada/scans.toml"), encoder_name("timm:resnet50")
+    ('scans.toml', 'timm:resnet50')
+    """
+    return Path(network).name if network.lower().endswith(".toml") else network
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    """All settings, with the encoder by its name alone."""
+    values = run.settings.to_dict()
+    return [
+        (name, _value(encoder_name(value) if name == "model.encoder" and value else value))
+        for name, value in values.items()
+    ]
+
+
+def _file(description: dict[str, Any], facts: dict[str, Any], file: str) -> list[str]:
+    channels, height, width = description["image_shape"]
+    rows = [
+        ("input `images`", f"uint8, (batch, {height}, {width}, {channels}): pixels from 0 to 255, as read from a file"),
+        ("output `probabilities`", f"float32, (batch, {len(description['classes'])}): one for each class"),
+        ("output `energy`", "float32, (batch): the higher, the less an image looks like the training images"),
+    ]
+    return [
+        f"{literal(file)} is an ONNX model that takes any number of images at once. Its metadata holds the names of "
+        "the classes, the shape of the images and these facts.",
+        markdown_table(["name", "what"], rows),
+        f"Computed with {literal(facts['runtime'])}, the largest difference to PyTorch on {facts['compared']} random "
+        f"images was {facts['probability_difference']:.1e} in a probability and {facts['energy_difference']:.1e} in an "
+        "energy.",
+    ]
+
+
+def _data(run: Run, description: dict[str, Any], images: dict[str, Any]) -> list[str]:
+    parts = [f"{literal(run.data_name)} (fingerprint of images and labels: {literal(run.source['fingerprint'])})."]
+    if not images:
+        return [*parts, f"Classes: {', '.join(map(literal, description['classes']))}. How many labels there were was "
+                "not recorded."]  # fmt: skip
+    labelled: dict[str, int] = images["labelled"]
+    chosen = f"{images['validation']} more labelled images chose the weights" if images["validation"] else (
+        "no image was set apart to choose the weights"
+    )  # fmt: skip
+    parts.append(
+        f"{sum(labelled.values())} labelled and {images['unlabelled']} unlabelled images were trained on; {chosen}; "
+        f"{images['test'] or 'no'} labelled images tested it"
+        + ("." if not images.get("test_in_training") else f"{_seen_before(images)}.")
+    )
+    rows = [(literal(name), str(count)) for name, count in list(labelled.items())[:MOST_CLASSES]]
+    if len(labelled) > MOST_CLASSES:
+        rows.append((f"{len(labelled) - MOST_CLASSES} more classes", str(sum([*labelled.values()][MOST_CLASSES:]))))
+    return [*parts, markdown_table(["class", "labels used"], rows)]
+
+
+def _measures(result: dict[str, Any]) -> list[str]:
+    measures = result["metrics"]
+    if not measures:
+        return [
+            "Not known: there were no labelled test images. Measure it on labelled images of your own before you rely "
+            "on it: `ebpl evaluate RUN DATA`."
+        ]
+    over, rows = measures.get("overconfidence"), result.get("reliability") or []
+    word = confidence_direction(over, rows)
+    table = markdown_table(
+        ["measure", "value"], [(METRICS[n].title, in_words(n, measures[n], word)) for n in METRICS if n in measures]
+    )
+    bins = [
+        (f"{100 * row['above']:.0f} to {100 * row['up_to']:.0f} %", str(row["images"]), *_percent(row)) for row in rows
+    ]
+    said = "" if over is None else f" its confidence was {abs(100 * over):.1f} % too {'high' if over > 0 else 'low'}"
+    said += " on average" + (", no more than chance explains." if word == "neither" else ".") if said else ""
+    images = measures.get("images")
+    return [
+        f"On {'the' if images is None else f'{images:.0f}'} test images{_seen_before(result.get('images'))}:",
+        table,
+        *_by_class(result.get("by_class")),
+        f"Reliability:{said} By confidence (a dash where there were no images):",
+        markdown_table(["confidence", "images", "mean confidence", "accuracy"], bins),
+    ]
+
+
+def _seen_before(images: Any) -> str:
+    """Whether test images were trained on; nothing where that was not counted."""
+    count = images.get("test_in_training") if isinstance(images, dict) else None
+    if not isinstance(count, int):
+        return ""
+    if not count:
+        return " that it has not seen"
+    return f", of which {number_of(count, 'is', 'are')} also among the training images"
+
+
+def _by_class(rows: Any) -> list[str]:
+    """The table of classes, where the run holds one."""
+    if not rows:
+        return []
+    heads = ["class", "images", "precision", "recall", "95 % interval", "F-score"]
+    lines = []
+    for row in rows[:MOST_CLASSES]:
+        low, high = row["recall_interval"]
+        ends = f"{100 * low:.0f} to {100 * high:.0f} %" if row["images"] else "-"
+        precision, recall, score = (_share(row[name]) for name in ("precision", "recall", "f_score"))
+        lines.append([literal(row["class"]), f"{row['images']:.0f}", precision, recall, ends, score])
+    more = f" (the first {MOST_CLASSES} of {len(rows)})" if len(rows) > MOST_CLASSES else ""
+    return [f"By class{more}; the interval is that of the recall:", markdown_table(heads, lines)]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _percent(row: dict[str, Any]) -> Sequence[str]:
+    return [_share(row[key]) if row["images"] else "-" for key in ("confidence", "accuracy")]
+
+
+def _limits(images: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+    limits = [
+        "It is not a medical device. It must not be used for diagnosis, treatment or any other decision about a "
+        "person's health.",
+        "It always answers with one of its classes, also for images of something else.",
+        "Measures and confidence hold for images like those it was measured on. Another camera, scanner, clinic or "
+        "preparation can make both wrong; how it does for groups within the data was not examined.",
+        "It is one training with one seed; another gives other weights and other numbers.",
+    ]
+    if facts["outlier_energy"] is not None:
+        limits[1] += (
+            f" Do not trust it where the energy is higher than {facts['outlier_energy']:.6g}: 99 % of the training "
+            "images are below (`outlier_energy` in the metadata)."
+        )
+    else:
+        limits[1] += " It has no density, so its energy is a weak sign of such images."
+    if facts.get("encoder"):
+        limits.append(
+            "It tells apart only what its encoder does, and takes over whatever the encoder learned from its own "
+            "images, good or bad."
+        )
+    if images and min(images["labelled"].values()) < 5:
+        limits.append("Some classes had fewer than 5 labels; what it knows of them comes from very few images.")
+    return ["\n".join(f"- {limit}" for limit in limits)]
+
+
+def _training(result: dict[str, Any]) -> list[str]:
+    chosen = result["chosen"]
+    healed = len(result.get("healed_divergences") or ())
+    parts = [
+        f"The weights are those of {literal(chosen['phase'])}, epoch {chosen['epoch']} (chosen by "
+        f"{literal(chosen['by'])}). Training took {duration(result['seconds'])}"
+        + (f" and healed {healed} divergence{'s' * (healed > 1)}." if healed else ".")
+    ]
+    parts += [less] if (less := shortened(*updates_of(result))) else []
+    if check := CalibrationCheck.stored(result.get("check")):
+        parts.append(str(check))
+    if steps := result.get("pseudo_labels"):
+        rows = [
+            (
+                str(s["step"]),
+                str(s["images"]),
+                literal(described_counts(s["classes"])) if s.get("classes") else "not known",
+                "not known" if s["accuracy"] is None else f"{100 * s['accuracy']:.1f} %",
+            )
+            for s in steps
+        ]
+        heads = ["step", "images", "by class", "of them right"]
+        parts += ["Labels that it gave itself:", markdown_table(heads, rows)]
+    return parts
+
+
+def _table(heads: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+    return markdown_table(heads, [(f"`{name}`", value) for name, value in rows])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else literal(value)

@@ -1,0 +1,147 @@
+"""The features of a pretrained encoder as a backbone: what is learned are the two heads on top of them.
+
+The encoder itself is frozen and not part of the model's weights: they name it, with a digest by which another one is
+told apart. Its features keep their own geometry. They are brought to the same length, centred, brought to the same
+length again, and projected to their principal components, which all keep their share of the variance: whitening would
+raise the noise of the small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ebpl.encoders import Encoder, load_encoder
+from ebpl.errors import RunError, UsageError
+from ebpl.models import Backbone
+
+
+class PrincipalComponents(Backbone):
+    """Features in, their principal components out; which features there are is for the classes below to say."""
+
+    takes_images = False
+    fixed = True
+    center: Tensor
+    directions: Tensor
+
+    def __init__(self, dimension: int, components: int) -> None:
+        super().__init__()
+        self.dimension = min(components, dimension)
+        self.register_buffer("center", torch.zeros(dimension))
+        self.register_buffer("directions", torch.zeros(dimension, self.dimension))
+
+    def scale(self, prepared: Tensor) -> Tensor:
+        """Principal components; over all images and components their mean square is one."""
+        return self._centered(prepared) @ self.directions
+
+    def _centered(self, prepared: Tensor) -> Tensor:
+        return F.normalize(F.normalize(prepared.float()) - self.center)
+
+    @torch.no_grad()
+    def fit(self, prepared: Tensor) -> None:
+        """Centre and principal components of the training images, labelled or not."""
+        self.center.zero_()
+        self.center.copy_(F.normalize(prepared.float()).mean(0))
+        rows = self._centered(prepared).double().cpu()
+        moments = rows.T @ rows / len(rows)
+        variances, vectors = (part.flip(-1)[..., : self.dimension] for part in torch.linalg.eigh(moments))
+        signs = torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))  # a vector has no sign of its own
+        factor = (self.dimension / variances.clamp(min=0).sum().clamp(min=1e-12)).sqrt()
+        self.directions.copy_(vectors * signs * factor)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The rows themselves: both heads stand on them."""
+        return rows.float()
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Nothing is random here."""
+
+
+class EncodedImages(PrincipalComponents):
+    """Images (N, H, W, C) in, principal components of an encoder's features (N, components) out."""
+
+    def __init__(self, encoder: str, digest: str, dimension: int, components: int) -> None:
+        super().__init__(dimension, components)
+        self.encoder, self.digest = encoder, digest
+
+    def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """The encoder's features, from the cache where they are there."""
+        loaded = self.load("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.from_numpy(loaded.encode(pixels))
+
+    def load(self, device: str = "cpu") -> Encoder:
+        """The encoder; an error where it is not the one that the model was trained with."""
+        loaded = load_encoder(self.encoder, device)
+        if loaded.digest != self.digest:
+            raise RunError(
+                f"The model was trained on features of another encoder than {self.encoder} is here: its weights, input "
+                "size or normalisation have changed. Restore them, or train anew."
+            )
+        return loaded
+
+
+class Preparation(nn.Module):
+    """What `EncodedImages.prepare` does, as a network that can be written into a file with the encoder in it.
+
+    Resizing is two matrix products, since ONNX had no bilinear resizing with antialias before opset 18. Both views go
+    through the network as one batch, so that the file holds it once.
+    """
+
+    mean: Tensor
+    std: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, encoder: Encoder, height: int, width: int) -> None:
+        super().__init__()
+        try:
+            self.network = encoder.network()
+        except UsageError as error:
+            raise UsageError(
+                f"{error} Predict with `ebpl predict`, or describe the same weights as .safetensors or .pth with their "
+                "architecture, and train again."
+            ) from error
+        self.dimension = encoder.dimension
+        self.resizes = (height, width) != (encoder.size, encoder.size)
+        for name, values in (("mean", encoder.info.mean), ("std", encoder.info.std)):
+            self.register_buffer(name, torch.tensor(values)[:, None, None])
+        self.register_buffer("rows", resizing_matrix(height, encoder.size))
+        self.register_buffer("columns", resizing_matrix(width, encoder.size).T.contiguous())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Images (N, H, W, C) as uint8 in; features (N, D) out, rounded to 16 bits as those in the cache are."""
+        images = pixels.permute(0, 3, 1, 2).float() / 255
+        if self.resizes:
+            images = self.rows @ images @ self.columns
+        images = (images - self.mean) / self.std
+        views: Tensor = self.network(torch.cat([images, images.flip(3)]))
+        return (views.reshape(2, -1, self.dimension).sum(0) / 2).half().float()
+
+
+def resizing_matrix(size: int, wanted: int) -> Tensor:
+    """What a column of `size` pixels is multiplied by to have the wanted number: bilinear with antialias."""
+    unit = torch.eye(size)[None, None]
+    return F.interpolate(unit, (wanted, size), mode="bilinear", antialias=True)[0, 0]
+
+
+def build(options: Mapping[str, Any], _: tuple[int, ...]) -> EncodedImages:
+    """The features of the encoder that the options name."""
+    return EncodedImages(options["encoder"], options["digest"], options["dimension"], options["components"])
+
+
+def options_of(encoder: str, components: int) -> dict[str, Any]:
+    """The options of a new model on the features of this encoder."""
+    loaded = load_encoder(encoder)
+    dimension = loaded.dimension
+    return {
+        "encoder": loaded.info.name,
+        "digest": loaded.digest,
+        "dimension": dimension,
+        "components": min(components, dimension),
+    }

@@ -1,0 +1,66 @@
+"""The comparison with probes on the features of an encoder, on pieces of two photographs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ebpl.data.dataset import from_arrays
+from experiments import photos
+from tests.encoders.helpers import crops, small
+
+
+def folder(part: str = "photos", per_class: int = 24) -> Path:
+    """Pieces of a palace and of a flower in class folders; a third of them are for testing."""
+    for number, pixels in enumerate(crops(2 * per_class)):
+        place = Path(part, "test" if number % 6 < 2 else "train", ("palace", "flower")[number % 2])
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    return Path(part)
+
+
+def test_every_way_is_measured_on_the_same_test_images_and_a_record_is_not_made_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    encoder = small().info.name
+    arguments = [str(folder()), "--labels", "5", "--seeds", "3", "--encoder", encoder, "--results", "found"]
+    assert photos.main(arguments) == 0
+    (path,) = Path("found").glob("*.json")
+    record = json.loads(path.read_text())
+    ways = record["methods"]
+    assert set(ways) == {*photos.PROBES, "EBPL on features"}
+    assert {way["images"] for way in ways.values()} == {16}
+    assert ways["logistic regression"]["accuracy"] > 0.8, "a palace is no flower"
+    assert ways["EBPL on features"]["accuracy"] > 0.8
+    assert record["settings"]["data.labels_per_class"] == record["labels_per_class"] == 5
+    before = path.stat().st_mtime_ns
+    capsys.readouterr()
+    assert photos.main(arguments) == 0
+    assert (path.stat().st_mtime_ns, capsys.readouterr().out) == (before, "")
+
+
+def test_an_unlabelled_image_cannot_be_hidden_or_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    place = folder()
+    (place / "train" / "unlabeled").mkdir()
+    Image.fromarray(crops(1)[0]).save(place / "train" / "unlabeled" / "x.png")
+    assert photos.main([str(place), "--encoder", small().info.name, "--results", "found"]) != 0
+    assert "every image must have a label" in capsys.readouterr().err
+
+
+def test_test_images_are_drawn_where_there_are_none_and_are_not_trained_on() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 8, 8, 1), dtype=np.uint8)
+    images = photos.with_test_images(from_arrays(pixels, np.arange(90) % 3))
+    assert images.test is not None
+    assert (len(images.train), len(images.test)) == (60, 30)
+    assert images.test_in_training == 0
+
+
+def test_features_are_centred_on_the_training_images_and_of_one_length() -> None:
+    random = np.random.default_rng(0)
+    train, test = (5 + random.normal(size=(count, 7)).astype(np.float32) for count in (50, 9))
+    first, second = photos.normalised(train, test)
+    for rows in (first, second):
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), photos.LENGTH)
+    assert np.linalg.norm(first.mean(0)) < 0.2 * photos.LENGTH, "before, all pointed in one direction"

@@ -1,0 +1,89 @@
+"""Where training on features starts: logistic regression against scikit-learn's, and what cross-validation chooses."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional as F
+
+from ebpl.models import GaussianHead
+from ebpl.training.probe import AMOUNTS, DECAYS, fit_probe, logistic_regression, stratified_folds
+
+CLASSES = 3
+
+
+def rows_of(count: int, spread: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % CLASSES
+    centers = np.eye(CLASSES, 8)[labels] * 4
+    return (centers + spread * random.normal(size=(count, 8))).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.1, 0.01])
+def test_logistic_regression_is_that_of_scikit_learn(decay: float) -> None:
+    rows, labels = rows_of(60, 2.0)
+    targets = F.one_hot(torch.from_numpy(labels), CLASSES).double()
+    weight, bias = logistic_regression(torch.from_numpy(rows).double(), targets, decay, 1000)
+    reference = LogisticRegression(C=1 / (decay * len(rows)), max_iter=5000, tol=1e-8).fit(rows.astype(float), labels)
+    np.testing.assert_allclose(weight, reference.coef_, atol=2e-3)
+    np.testing.assert_allclose(bias - bias.mean(), reference.intercept_ - reference.intercept_.mean(), atol=2e-3)
+
+
+def test_soft_targets_are_learned_as_what_they_say() -> None:
+    rows = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
+    wanted = torch.tensor([[1.0, -2.0], [0.0, 0.0]])
+    weight, _ = logistic_regression(rows, F.linear(rows, wanted).softmax(1), 0.0)
+    torch.testing.assert_close(weight - weight.mean(0), wanted - wanted.mean(0), atol=1e-2, rtol=0)
+
+
+def test_folds_look_at_each_label_once_and_keep_every_class() -> None:
+    labels = np.array([0] * 4 + [1] * 9)
+    folds = stratified_folds(labels, 0)
+    assert len(folds) == 4, "as many as the rarest class has labels"
+    np.testing.assert_array_equal(np.sort(np.concatenate([seen for _, seen in folds])), np.arange(13))
+    assert all(set(labels[learned]) == {0, 1} for learned, _ in folds)
+    assert stratified_folds(np.array([0, 0, 1]), 0) == []
+
+
+def test_classes_that_lie_apart_need_little_decay_and_ones_that_overlap_need_more() -> None:
+    found = []
+    for spread in (0.3, 6.0):
+        rows, labels = rows_of(30, spread)
+        found.append(fit_probe(rows, labels, rows[:0], CLASSES, None, 0).decay)
+    assert found[0] < found[1]
+    assert set(found) <= set(DECAYS)
+
+
+def test_pseudo_labels_are_spread_where_neighbours_share_a_class_and_not_where_they_do_not() -> None:
+    rows, labels = rows_of(630, 1.6)
+    known, unknown = rows[:30], rows[30:]
+    grouped = fit_probe(known, labels[:30], unknown, CLASSES, 6e-4, 0)
+    mixed = np.random.default_rng(0).normal(size=unknown.shape).astype(np.float32)
+    scattered = fit_probe(known, labels[:30], mixed, CLASSES, 6e-4, 0)
+    assert grouped.spreading > scattered.spreading
+    assert {grouped.spreading, scattered.spreading} <= set(AMOUNTS)
+
+
+def test_cross_validation_measures_the_confidence_on_every_label() -> None:
+    rows, labels = rows_of(330, 2.5)
+    check = fit_probe(rows[:30], labels[:30], rows[30:], CLASSES, 6e-4, 0).check
+    assert check is not None
+    assert (check.images, check.folds) == (30, 5)
+    assert "30 labels in 5-fold cross-validation" in str(check)
+
+
+def test_a_class_with_one_label_leaves_nothing_to_validate_on() -> None:
+    rows, labels = rows_of(100, 1.0)
+    probe = fit_probe(rows[:3], labels[:3], rows[3:], CLASSES, 6e-4, 0)
+    assert probe.check is None
+    assert probe.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])
+def test_the_gaussian_head_takes_means_and_variances(precision: str) -> None:
+    head = GaussianHead(2, 2, precision)
+    head.set_to(torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0.25, 4.0]))
+    energies = head.class_energies(torch.tensor([[2.0, 2.0]]))
+    variances = torch.ones(2) if precision == "identity" else torch.tensor([0.25, 4.0])
+    expected = [(1 / variances[0] + 4 / variances[1]) / 2, (4 / variances[0] + 0) / 2]
+    torch.testing.assert_close(energies[0], torch.stack(expected))
