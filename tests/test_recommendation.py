@@ -15,11 +15,12 @@ from ebpl.data.dataset import from_arrays
 from ebpl.encoders import Encoder, EncoderInfo
 from ebpl.errors import DataError, UsageError
 from ebpl.recommendation import (
-    MARGIN,
+    MARGINS,
     MOST_CLASSES,
     MOST_LABELS,
     PATIENCE,
     colors_and_textures,
+    is_ahead,
     recommend,
     settings_for,
 )
@@ -89,7 +90,7 @@ def test_an_encoder_is_recommended_where_it_sees_what_colors_and_textures_do_not
     found = recommend(striped_folder(), default_settings())
     assert found.encoder_accuracy is not None
     assert found.plain_accuracy is not None
-    assert found.encoder_accuracy >= found.plain_accuracy + MARGIN
+    assert found.encoder_accuracy >= found.plain_accuracy + MARGINS[PLAIN]
     assert (found.preset, found.encoder, found.image_size) == ("features", recommendation.DEFAULT, SIZE)
     assert found.labels == 20
     assert "on 20 labels" in found.reason
@@ -107,8 +108,26 @@ def test_learning_from_nothing_is_recommended_where_colors_tell_as_much() -> Non
     assert (found.preset, found.encoder, found.image_size) == (PLAIN, None, None)
     assert found.encoder_accuracy is not None
     assert found.plain_accuracy is not None
-    assert found.encoder_accuracy < found.plain_accuracy + MARGIN
+    assert found.encoder_accuracy < found.plain_accuracy + MARGINS[PLAIN]
     assert "would be reason" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "plain", "ahead"),
+    [
+        (0.7, 0.45, True),
+        (0.55, 0.4, False),
+        (0.97, 0.85, True),  # two classes
+        (0.9, 0.85, False),
+        (1.0, 1.0, False),
+        (0.0, 0.0, False),
+        (0.4, 0.9, False),
+    ],
+)
+def test_a_lead_of_twenty_points_or_half_the_errors_is_reason_for_an_encoder(
+    accuracy: float, plain: float, ahead: bool
+) -> None:
+    assert is_ahead(accuracy, plain, 0.2) == ahead
 
 
 def test_arrays_are_compared_as_they_are() -> None:

@@ -1,0 +1,66 @@
+"""The table of probes and EBPL on features, from the records."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from docs.tools import photos
+from tests.helpers import ROOT
+
+OURS = "EBPL on features"
+RECORDS = [json.loads(path.read_text()) for path in sorted((ROOT / "results/photos").glob("*.json"))]
+
+
+def record(name: str, labels: int, **accuracies: float) -> str:
+    methods = {way: dict.fromkeys(photos.METRICS, value) for way, value in accuracies.items()}
+    return json.dumps({"data": {"name": name}, "labels_per_class": labels, "methods": methods})
+
+
+def test_each_row_is_the_mean_over_the_seeds_of_a_dataset_a_number_of_labels_and_a_way() -> None:
+    folder = Path("results/photos")
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(record("cats", 10, probe=0.5, ours=0.75))
+    (folder / "b.json").write_text(record("cats", 10, probe=0.6, ours=0.75))
+    (folder / "c.json").write_text(record("cats", 5, probe=0.25))
+    rows = [
+        [cell.strip().replace("\u00a0", " ") for cell in line.split("|")[1:-1]]
+        for line in photos.comparison(Path()).splitlines()
+    ]
+    assert rows[2:] == [
+        ["cats", "5", "probe", "1", "25.0", "25.0", "25.0", "0.25"],
+        ["cats", "10", "probe", "2", "55.0 ± 7.1", "55.0 ± 7.1", "55.0 ± 7.1", "0.55 ± 0.07"],
+        ["cats", "10", "ours", "2", "75.0 ± 0.0", "75.0 ± 0.0", "75.0 ± 0.0", "0.75 ± 0.00"],
+    ]
+
+
+def test_seeds_that_no_choice_has_seen_were_measured() -> None:
+    assert RECORDS
+    assert {each["settings"]["seed"] for each in RECORDS} <= {3, 4, 5, 6, 7}
+
+
+def mean(data: str, metric: str) -> dict[str, float]:
+    own = [each["methods"] for each in RECORDS if (each["data"]["name"], each["labels_per_class"]) == (data, 10)]
+    return {way: fmean(each[way][metric] for each in own) for way in own[0]}
+
+
+@pytest.mark.parametrize("data", ["trashnet", "intel"])
+def test_the_page_says_which_is_best_on_photographs(data: str) -> None:
+    losses, accuracies = mean(data, "nll"), mean(data, "accuracy")
+    assert min(losses, key=losses.__getitem__) == OURS
+    assert max(accuracies, key=accuracies.__getitem__) == OURS
+    ahead = accuracies[OURS] - accuracies["logistic regression"]
+    assert ahead >= 0.02 if data == "intel" else 0 < ahead < 0.02
+
+
+def test_the_page_says_that_logistic_regression_is_better_on_blood_cells() -> None:
+    accuracies = mean("pbc", "accuracy")
+    assert accuracies["logistic regression"] > accuracies[OURS]
+
+
+def test_the_page_says_how_long_it_took() -> None:
+    for data in ("trashnet", "intel"):
+        seconds = mean(data, "seconds")
+        assert 13 <= round(seconds[OURS]) <= 20
+        assert seconds["logistic regression"] < 1
