@@ -30,7 +30,7 @@ from ebpl.data.decode import FORMATS, in_threads, is_text, read_picture, resized
 from ebpl.data.folder import LARGEST_KEPT, Listed
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
-from ebpl.encoders import DEFAULT, Encoder, EncoderInfo, find_encoder, load_encoder
+from ebpl.encoders import DEFAULT, Encoder, EncoderInfo, fastest_device, find_encoder, load_encoder
 from ebpl.errors import DataError, EbplError, UsageError, number_of
 from ebpl.launch import place
 from ebpl.methods import get_method
@@ -197,7 +197,7 @@ def recommend(
     if len(images.classes) < 2 or np.bincount(images.train.labels).min() < 2:
         return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
     try:
-        encoder = load_encoder(info.name, _device())
+        encoder = load_encoder(info.name, fastest_device())
         accuracy = _accuracy(_features(encoder, images, settings, shown), images.train.labels, settings.seed)
     except EbplError as error:
         return nothing(f"{info.name} could not be compared with learning from nothing. {error}")
@@ -350,15 +350,11 @@ def _not_comparable(
             f"{info.name} is not installed, so it could not be compared with learning from nothing; "
             f"{info.install} installs it."
         )
-    needed = source.count * ENCODING[_device()]
+    needed = source.count * ENCODING[fastest_device()]
     if time_limit is not None and needed > time_limit / 2:
         many = number_of(source.count, "image")
         return f"An encoder needs about {duration(needed)} for {many}, which is more than half of the time limit."
     return None
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _features(encoder: Encoder, images: ImageSet, settings: Settings, shown: _Shown) -> Tensor:

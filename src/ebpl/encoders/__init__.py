@@ -174,11 +174,9 @@ class Encoder:
 
 def encode_all(images: ImageSet, name: str | None, progress: Progress) -> None:
     """Bring the features of all images into the cache, with a bar; nothing is done without an encoder."""
-    import torch
-
     if not name:
         return
-    encoder = load_encoder(name, "cuda" if torch.cuda.is_available() else "cpu")
+    encoder = load_encoder(name, fastest_device())
     parts = [part.pixels for part in (images.train, images.validation, images.test) if part is not None]
     total, seen = sum(map(len, parts)), 0
 
@@ -198,6 +196,13 @@ def _check(pixels: NDArray[np.uint8]) -> None:
         raise DataError(
             f"An encoder takes images as bytes (N, height, width, 1 or 3), not {pixels.dtype} of {pixels.shape}."
         )
+
+
+def fastest_device() -> str:
+    """Where images are encoded: on a GPU if there is one, whatever the rest computes on."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load_encoder(name: str = DEFAULT, device: torch.device | str = "cpu") -> Encoder:

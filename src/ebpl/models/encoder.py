@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebpl.encoders import Encoder, load_encoder
+from ebpl.encoders import Encoder, fastest_device, load_encoder
 from ebpl.errors import RunError, UsageError
 from ebpl.models import Backbone
 
@@ -72,7 +72,7 @@ class EncodedImages(PrincipalComponents):
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """The encoder's features, from the cache where they are there."""
-        loaded = self.load("cuda" if torch.cuda.is_available() else "cpu")
+        loaded = self.load(fastest_device())
         return torch.from_numpy(loaded.encode(pixels))
 
     def load(self, device: str = "cpu") -> Encoder:

@@ -86,11 +86,9 @@ def fit_probe(
     if student_decay is not None and len(unlabeled):
         random = np.random.default_rng(seed)
         some = torch.from_numpy(unlabeled[random.permutation(len(unlabeled))[:MOST_UNLABELED]])
-        graph = Graph.of(torch.cat([known, some]).numpy())
-        found = {
-            amount: _students(known, targets, some, graph, folds, decay, amount, student_decay) for amount in AMOUNTS
-        }
         if folds:
+            graph = Graph.of(torch.cat([known, some]).numpy())
+            found = _students(known, targets, some, graph, folds, decay, student_decay)
             spreading = min(found, key=lambda amount: _nll(_tempered(found[amount], labels), labels))
             scores = found[spreading]
         else:
@@ -129,19 +127,19 @@ def _students(
     graph: Graph,
     folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
     decay: float,
-    amount: float,
     student_decay: float,
-) -> Tensor:
-    """Cross-validated scores of what is learned from pseudo-labels that were spread this far."""
-    scores, every = torch.zeros_like(targets), torch.cat([rows, others])
+) -> dict[float, Tensor]:
+    """For each of `AMOUNTS`, cross-validated scores of what is learned from pseudo-labels that were spread so far."""
+    scores, every = {amount: torch.zeros_like(targets) for amount in AMOUNTS}, torch.cat([rows, others])
     for learned, seen in folds:
         weight, bias = logistic_regression(rows[learned], targets[learned], decay)
         posterior = F.linear(every, weight, bias).softmax(1)
         posterior[learned] = targets[learned]
-        spread = torch.from_numpy(graph.spread(posterior.double().numpy(), amount)).float()
-        spread[learned] = targets[learned]
-        weight, bias = logistic_regression(every, spread, student_decay, 40)
-        scores[seen] = F.linear(rows[seen], weight, bias)
+        for amount in AMOUNTS:
+            spread = torch.from_numpy(graph.spread(posterior.double().numpy(), amount)).float()
+            spread[learned] = targets[learned]
+            weight, bias = logistic_regression(every, spread, student_decay, 40)
+            scores[amount][seen] = F.linear(rows[seen], weight, bias)
     return scores
 
 
@@ -168,9 +166,9 @@ def start(
     features = (known.astype(np.float32), images.labels, unknown.astype(np.float32))
     probe = fit_probe(*features, len(images.data.classes), decay, settings.seed)
     rows = images.take(torch.arange(len(images), device=state.device))
-    for model in (state.model, state.average):
-        if model is not None:
-            start_from(model, probe, rows, images.targets, images.labeled)
+    start_from(state.model, probe, rows, images.targets, images.labeled)
+    if state.average is not None:
+        state.average.load_state_dict(state.model.state_dict())
     state.progress.spreading, state.progress.check = probe.spreading, probe.check
 
 
