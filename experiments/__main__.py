@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "table1": "the paper's Table 1: both methods, all forms of pseudo-labels",
     "labels": "one to five labels per class",
     "best": "EBPL with the preset best",
+    "parts": "best with and without energies and pseudo-labels",
     "ablation": "one thing changed at a time",
     "outliers": "a fifth of the unlabelled images are another dataset's",
     "suggestions": "label what `ebpl suggest` lists, or random images",
@@ -41,8 +42,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="python -m experiments", description="Run an experiment, continue it, or show what is there.")
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help=described)
-    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best: four of them; "
-        "ablation: blood and cifar10; else: blood)")  # fmt: skip
+    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best and parts: four "
+        "of them; ablation: blood and cifar10; else: blood)")  # fmt: skip
     add("--methods", type=words, metavar="LIST", help="for table1 and labels, the methods to train (default: the "
         "paper's two); tables also show every other one that has a record")  # fmt: skip
     add("--metrics", type=words, metavar="LIST", help="for table1, the metrics to show (default: accuracy,f_score,ece)")
@@ -95,7 +96,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         from experiments.ablation import base
 
         return base(given)
-    past = options.experiment in ("best", *MULTI_RUN)
+    past = options.experiment in ("best", "parts", *MULTI_RUN)
     return preset(options.preset or ("best" if past else "standard"), given)
 
 

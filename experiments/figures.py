@@ -282,6 +282,7 @@ FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
     },
     "labels": {"labels": labels_curve},
     "best": {"curves": training_curves, "pseudo-labels": pseudo_label_accuracy},
+    "parts": {},
     "ablation": {},
 }
 

@@ -21,6 +21,8 @@ PAPER_METHODS = ("curriculum-labeling", "ebpl")
 PAPER_DATASETS = ("cifar10", "svhn", "fashion", "blood", "organa", "organc", "organs")
 PAST_DATASETS = ("blood", "fashion", "svhn", "cifar10")
 """On which the preset `best` is measured."""
+PARTS_METHODS, PARTS_PSEUDO_LABELS = ("ebpl", "ebpl-without-energy"), ("none", "soft")
+"""What the parts of the preset `best` are measured by."""
 FEW_LABELS = (1, 2, 3, 4, 5)
 LENGTH_OF_STEPS = {"curriculum.steps", "curriculum.epochs"}
 """Without effect where there are no pseudo-labels."""
@@ -154,6 +156,17 @@ def best(datasets: Sequence[str], seeds: Sequence[int], settings: Settings, _: S
     ]
 
 
+def parts(datasets: Sequence[str], seeds: Sequence[int], settings: Settings, _: Sequence[str]) -> list[Cell]:
+    """With and without energies, with and without pseudo-labels; weights are kept between steps in all four."""
+    return [
+        Cell(data, settings.changed(method=method, seed=seed, pseudo_labels=kind))
+        for data in datasets
+        for method in PARTS_METHODS
+        for kind in PARTS_PSEUDO_LABELS
+        for seed in seeds
+    ]
+
+
 def ablation(datasets: Sequence[str], seeds: Sequence[int], settings: Settings, _: Sequence[str]) -> list[Cell]:
     """The settings as they are, and with one thing changed at a time, if that changes anything."""
     from experiments.ablation import VARIANTS, cell_of
@@ -163,13 +176,20 @@ def ablation(datasets: Sequence[str], seeds: Sequence[int], settings: Settings, 
 
 
 Experiment = Callable[[Sequence[str], Sequence[int], Settings, Sequence[str]], list[Cell]]
-EXPERIMENTS: dict[str, Experiment] = {"table1": table1, "labels": labels, "best": best, "ablation": ablation}
+EXPERIMENTS: dict[str, Experiment] = {
+    "table1": table1,
+    "labels": labels,
+    "best": best,
+    "parts": parts,
+    "ablation": ablation,
+}
 OF_METHODS = ("table1", "labels")
 """Experiments that compare methods."""
 DEFAULT_DATASETS = {
     "table1": PAPER_DATASETS,
     "labels": ("blood",),
     "best": PAST_DATASETS,
+    "parts": PAST_DATASETS,
     "ablation": ("blood", "cifar10"),
 }
 

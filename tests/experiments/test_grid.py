@@ -35,6 +35,14 @@ def test_past_the_paper_it_is_ebpl_with_soft_pseudo_labels_alone() -> None:
     ]
 
 
+def test_parts_are_paired_by_seed_and_differ_in_energies_and_pseudo_labels_alone() -> None:
+    made = cells("parts", ["blood"], [3, 4], preset("best"))
+    combinations = {(cell.settings.method, cell.settings.curriculum.pseudo_labels) for cell in made}
+    assert combinations == {(m, k) for m in ("ebpl", "ebpl-without-energy") for k in ("none", "soft")}
+    assert len(made) == 8
+    assert len({Cell("blood", cell.settings.changed(method="ebpl", seed=0)).trunk for cell in made}) == 1
+
+
 @pytest.mark.parametrize("experiment", ["table1", "labels"])
 def test_a_method_that_begins_steps_with_fresh_weights_has_steps_as_long_as_its_initial_training(
     experiment: str,
