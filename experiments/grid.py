@@ -23,6 +23,10 @@ PAST_DATASETS = ("blood", "fashion", "svhn", "cifar10")
 """On which the preset `best` is measured."""
 PARTS_METHODS, PARTS_PSEUDO_LABELS = ("ebpl", "ebpl-without-energy"), ("none", "soft")
 """What the parts of the preset `best` are measured by."""
+UNSEEN_SEEDS = range(3, 8)
+"""Seeds that no choice of settings has seen."""
+LEAST_SEEDS = 3
+"""Of fewer seeds nothing is said to be the best."""
 FEW_LABELS = (1, 2, 3, 4, 5)
 LENGTH_OF_STEPS = {"curriculum.steps", "curriculum.epochs"}
 """Without effect where there are no pseudo-labels."""

@@ -14,8 +14,9 @@ from ebpl.data.dataset import ImageSet
 from ebpl.errors import EbplError
 from ebpl.io import write_text
 from ebpl.terminal import markdown_table
-from experiments import ablation, selection, table
-from experiments.grid import Cell, found, methods_of
+from experiments import ablation, parts, selection, table
+from experiments.grid import LEAST_SEEDS, Cell, found, methods_of
+from experiments.overview import unseen
 from experiments.results_store import Record
 
 SELECTIONS = {
@@ -78,6 +79,9 @@ def pages(
         return tables(cells, records, metrics)
     if experiment == "best":
         return {"best.md": f"# Past the paper\n\n{SELECTIONS['last']}.\n\n{past_the_paper(cells, records)}\n"}
+    if experiment == "parts":
+        text = parts.markdown(cells, records)
+        return {"parts.md": f"# What the parts of best are worth\n\n{SELECTIONS['last']}.\n\n{text}\n"}
     if experiment == "ablation":
         lines = ablation.rows(cells, records, settings)
         return {"ablation.md": f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n"}
@@ -87,19 +91,21 @@ def pages(
 def past_the_paper(cells: Sequence[Cell], records: Sequence[Record]) -> str:
     """EBPL's last weights, for which no label but the training labels was used, beside the paper's own best.
 
+    Of seeds that no choice has seen, where there are enough of them.
+
     Where labels were held out to fit a temperature, a second line is of trainings without it.
     """
-    datasets = _datasets(cells)
-    lines = table.against_the_paper(datasets, table.measured(cells, records, "last"))
-    head, own = lines[0], lines[1:]
-    shown = [head]
-    for data, line in zip(datasets, own, strict=True):
-        fitted = [cell for cell in cells if cell.data == data and cell.settings.curriculum.calibration_holdout]
+    shown: table.Rows = []
+    for data in _datasets(cells):
+        own = [cell for cell in cells if cell.data == data]
+        fitted = [cell for cell in own if cell.settings.curriculum.calibration_holdout]
         plain = [Cell(data, cell.settings.changed(calibration_holdout=0.0)) for cell in fitted]
-        (other,) = table.against_the_paper([data], table.measured(plain, records, "last"))[1:]
-        if fitted:
-            line[0], other[0] = f"{data}, with a temperature", f"{data}, without"
-        shown += [line, other] if fitted else [line]
+        for name, some in ((f"{data}, with a temperature" if fitted else data, own), (f"{data}, without", plain)):
+            if some:
+                chosen, seeds = unseen(some, records)
+                head, line = table.against_the_paper([data], table.measured(chosen, records, "last"))
+                shown = shown or [[head[0], "seeds", *head[1:]]]
+                shown.append([name, seeds, *line[1:]])
     return table.markdown(shown)
 
 
@@ -125,6 +131,6 @@ def tables(
         parts.append(f"{SELECTING}\n\n{markdown_table(moments[0], moments[1:])}\n")
     head = (
         "Ours: mean ± standard deviation over n seeds; in brackets the paper's, over 5. "
-        f"Best in bold, where n is at least {table.LEAST_SEEDS}.\n\n{LENGTH_OF_STEPS}"
+        f"Best in bold, where n is at least {LEAST_SEEDS}.\n\n{LENGTH_OF_STEPS}"
     )
     return {"table1.md": "\n\n".join(["# Table 1", head, *parts]), **made}

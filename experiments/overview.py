@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ebpl.methods import get_method
 from ebpl.rng import seeds_in_words
-from experiments.grid import Cell, found
+from experiments.grid import LEAST_SEEDS, UNSEEN_SEEDS, Cell, found
 from experiments.results_store import Record, in_doubt, recovered
 
 Rows = list[list[str]]
@@ -38,8 +38,16 @@ def seeds_there(
     for key, group in groups.items():
         missing = [cell.settings.seed for cell in group if cell not in there]
         own = {cell.settings.seed: there[cell] for cell in group if cell in there}
-        lines.append([*key, str(len(own)), _words(missing), _remarks(own)])
+        lines.append([*key, str(len(own)), listed_seeds(missing), _remarks(own)])
     return lines if any(line[-1] for line in lines[1:]) else [line[:-1] for line in lines]
+
+
+def unseen(cells: Sequence[Cell], records: Sequence[Record]) -> tuple[list[Cell], str]:
+    """The cells whose seeds no choice has seen, or all where too few of those are measured; and which seeds."""
+    there = [cell for cell, record in found(cells, records) if record["result"].get("last")]
+    new = [cell for cell in there if cell.settings.seed in UNSEEN_SEEDS]
+    chosen = new if len(new) >= LEAST_SEEDS else there
+    return chosen, listed_seeds(cell.settings.seed for cell in chosen)
 
 
 def _remarks(records: dict[int, Record]) -> str:
@@ -49,8 +57,13 @@ def _remarks(records: dict[int, Record]) -> str:
         for remark in (in_doubt(record), "recovered from divergence" if recovered(record) else None):
             if remark:
                 remarks.setdefault(remark, []).append(seed)
-    return "; ".join(f"{remark}: {_words(seeds)}" for remark, seeds in remarks.items())
+    return "; ".join(f"{remark}: {listed_seeds(seeds)}" for remark, seeds in remarks.items())
 
 
-def _words(seeds: Sequence[int]) -> str:
+def listed_seeds(seeds: Iterable[int]) -> str:
+    """Seeds as people write them.
+
+    >>> listed_seeds([3, 4, 5, 7])
+    '3-5, 7'
+    """
     return seeds_in_words(seeds).replace("_", ", ")

@@ -17,8 +17,8 @@ from ebpl.errors import DataError
 from ebpl.io import write_text
 from ebpl.methods import get_method
 from ebpl.terminal import markdown_table
-from experiments import table
-from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, Cell, cells, found, methods_of, shown_cells
+from experiments import parts, table
+from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
 from experiments.table import PAPER_METRICS, title_of
@@ -113,7 +113,16 @@ def digits(records: Sequence[Record]) -> str:
 
 def best(records: Sequence[Record]) -> str:
     """The preset `best` beside the paper's own best."""
-    return past_the_paper(cells("best", None, range(5), preset("best")), records)
+    return past_the_paper(cells("best", None, SEEDS, preset("best")), records)
+
+
+def parts_of_best(records: Sequence[Record]) -> str:
+    """What energies and pseudo-labels change in the preset `best`, paired by seed."""
+    made = parts.measured(cells("parts", None, UNSEEN_SEEDS, preset("best")), records)
+    names = ("energies, with pseudo-labels", "pseudo-labels, with energies")
+    return (
+        table.markdown(parts.differences(made, names, ("accuracy", "ece", "nll", "aurc"))) if made else "Not measured."
+    )
 
 
 def presets(records: Sequence[Record]) -> str:
@@ -143,6 +152,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "digits": lambda records: digits(records),
     "table1": lambda records: table1(records),
     "best": lambda records: best(records),
+    "parts": lambda records: parts_of_best(records),
     "presets": lambda records: presets(records),
 }
 

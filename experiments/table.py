@@ -12,7 +12,7 @@ from ebpl.errors import UsageError, did_you_mean
 from ebpl.methods import get_method
 from ebpl.metrics import METRICS, spread
 from ebpl.terminal import markdown_table
-from experiments.grid import PAPER_DATASETS, PAPER_METHODS, PSEUDO_LABELS, Cell, forms, found
+from experiments.grid import LEAST_SEEDS, PAPER_DATASETS, PAPER_METHODS, PSEUDO_LABELS, Cell, forms, found
 from experiments.results_store import Record, recovered
 
 PAPER_METRICS = ("accuracy", "f_score", "ece")
@@ -22,8 +22,6 @@ PAPER_NAMES = {"baseline": "curriculum-labeling", "ebpl": "ebpl"}
 """Methods as the file of the paper's numbers calls them, and as we do."""
 NOT_MEASURED = "not measured"
 NOT_IN_THE_PAPER = "not in the paper"
-LEAST_SEEDS = 3
-"""Of fewer seeds nothing is said to be the best."""
 
 
 @dataclass(frozen=True)

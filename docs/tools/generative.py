@@ -10,9 +10,9 @@ from pathlib import Path
 from docs.tools.results import unbroken
 from ebpl.config.presets import preset
 from ebpl.metrics import spread
-from ebpl.rng import seeds_in_words
 from ebpl.terminal import markdown_table
-from experiments.grid import Cell, found
+from experiments.grid import Cell
+from experiments.overview import listed_seeds, unseen
 from experiments.readme import SEEDS
 from experiments.results_store import Record, load, modern_record
 from experiments.table import NOT_MEASURED, Entry, measured, title_of
@@ -45,19 +45,18 @@ def classifier(root: Path) -> str:
     lines = []
     for data in samples(root):
         for name, kind in COMPARED:
-            chosen, entries = _classifier(root, data, name, kind)
+            seeds, entries = _classifier(root, data, name, kind)
             title = f"`{name}`" + (", no pseudo-labels" if kind == "none" else "")
-            seeds = seeds_in_words([cell.settings.seed for cell in chosen]).replace("_", ", ")
             lines.append([data, title, seeds, *(str(entry or NOT_MEASURED) for entry in entries)])
     return unbroken(markdown_table(["data", "preset", "seeds", *map(title_of, METRICS)], lines))
 
 
-def _classifier(root: Path, data: str, name: str, kind: str) -> tuple[list[Cell], list[Entry | None]]:
+def _classifier(root: Path, data: str, name: str, kind: str) -> tuple[str, list[Entry | None]]:
     wanted = [Cell(data, preset(name, seed=seed, pseudo_labels=kind)) for seed in SEEDS]
     records = load_records(root)
-    entries = measured(wanted, records, "last")
-    own = [entries.get((metric, "ebpl", kind, data)) for metric in METRICS]
-    return [cell for cell, _ in found(wanted, records)], own
+    chosen, seeds = unseen(wanted, records)
+    entries = measured(chosen, records, "last")
+    return seeds, [entries.get((metric, "ebpl", kind, data)) for metric in METRICS]
 
 
 @cache
@@ -93,7 +92,7 @@ Measure = Callable[[Record], float]
 def energy_model(root: Path) -> str:
     """A line for each measure of the energy model and its samples, a column for each dataset."""
     runs = samples(root)
-    lines = [["seeds", *(seeds_in_words([_seed(each) for each in own]).replace("_", ", ") for own in runs.values())]]
+    lines = [["seeds", *(listed_seeds(_seed(each) for each in own) for own in runs.values())]]
     for title, measure, decimals in _MEASURES:
         lines.append([title, *(_mean([measure(each) for each in own], decimals) for own in runs.values())])
     for other in dict.fromkeys(name for own in runs.values() for each in own for name in each["unseen"]):

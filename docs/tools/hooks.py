@@ -32,6 +32,7 @@ from docs.tools import (
     results,
     run_files,
     settings,
+    unseen,
 )
 from ebpl.errors import UsageError, did_you_mean
 
@@ -66,6 +67,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "digits": partial(results.table, name="digits"),
     "table 1": results.table1,
     "best": lambda root: results.unbroken(results.table(root, "best")),
+    "parts of best": results.parts_of_best,
     "training time": partial(results.table, name="presets"),
     "distances": results.distances,
     "stopping points": results.stopping_points,
@@ -83,6 +85,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "generative energy model": generative.energy_model,
     "generative goals": generative.goals,
     "photos": photos.comparison,
+    "unseen": unseen.scores,
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|results/samples|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""

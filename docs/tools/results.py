@@ -14,9 +14,9 @@ from ebpl.config.presets import preset
 from ebpl.terminal import markdown_table
 from experiments import ablation as ablations
 from experiments import multi_run as multi_runs
-from experiments import selection
+from experiments import parts, selection
 from experiments import table as tables
-from experiments.grid import PAPER_DATASETS, PAST_DATASETS, Cell, cells
+from experiments.grid import PAPER_DATASETS, PAST_DATASETS, UNSEEN_SEEDS, Cell, cells
 from experiments.readme import SEEDS, SHOWN, TABLES
 from experiments.results_store import Record, load
 
@@ -34,6 +34,12 @@ def table1(root: Path) -> str:
 def unbroken(text: str) -> str:
     """A table in which a mean and its deviation stay on one line."""
     return text.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+
+
+def parts_of_best(root: Path) -> str:
+    """What energies and pseudo-labels are worth in the preset `best`."""
+    chosen = cells("parts", None, UNSEEN_SEEDS, preset("best"))
+    return unbroken(parts.markdown(chosen, _records(root)))
 
 
 def stopping_points(root: Path) -> str:

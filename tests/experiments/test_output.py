@@ -27,9 +27,24 @@ def test_what_is_past_the_paper_stands_beside_its_best_with_the_course_of_traini
     written = write(Path("out"), "best", chosen, there, preset("quick"))
     assert [path.name for path in written] == ["best.md", "best-curves-blood.png", "best-curves-blood.svg"]
     page = written[0].read_text()
-    assert "| blood | 2 | 87.0 ± 0.0 | 85.0 ± 0.0 | 3.0 ± 0.0 | 80.9 | 77.9 | 9.0 |" in page
-    assert "| digits | 0 | not measured" in page
+    assert "| blood | 0-1 | 2 | 87.0 ± 0.0 | 85.0 ± 0.0 | 3.0 ± 0.0 | 80.9 | 77.9 | 9.0 |" in page
+    assert "| digits |  | 0 | not measured" in page
     assert "seed 1" in written[2].read_text()  # SVG keeps its words as comments
+
+
+def test_seeds_that_no_choice_has_seen_are_shown_alone_where_there_are_three() -> None:
+    chosen = cells("best", ["blood"], range(8), preset("best"))
+
+    def page(seeds: range) -> str:
+        there = []
+        for cell in chosen:
+            metrics = {"accuracy": 0.1 * cell.settings.seed, "f_score": 0.5, "ece": 0.1}
+            result = {"metrics": metrics, "last": {"metrics": metrics}}
+            there.append({"data": {"name": "blood"}, "settings": cell.settings.to_dict(), "result": result})
+        return past_the_paper(chosen, [there[seed] for seed in seeds])
+
+    assert "| blood | 3-5 | 3 | 40.0 ± 10.0" in page(range(6))
+    assert "| blood | 0-4 | 5 | 20.0 ± 15.8" in page(range(5))
 
 
 def test_a_dataset_with_a_fitted_temperature_is_also_shown_without() -> None:
@@ -45,7 +60,7 @@ def test_a_dataset_with_a_fitted_temperature_is_also_shown_without() -> None:
     fitted = record(with_one[0], 0.013, check={"temperature": 0.6})
     page = past_the_paper(with_one, [fitted, record(without[0], 0.092)]).splitlines()
     assert [line.split("|")[1].strip() for line in page[2:]] == ["svhn, with a temperature", "svhn, without"]
-    assert [line.split("|")[5].strip() for line in page[2:]] == ["1.3", "9.2"]
+    assert [line.split("|")[6].strip() for line in page[2:]] == ["1.3", "9.2"]
 
 
 def test_without_matplotlib_tables_are_written_and_figures_left_out(

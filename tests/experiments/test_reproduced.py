@@ -5,7 +5,7 @@ from PIL import Image
 
 from ebpl.config.presets import preset
 from experiments.ablation import base
-from experiments.grid import found, shown_cells
+from experiments.grid import UNSEEN_SEEDS, found, shown_cells
 from experiments.output import pages
 from experiments.readme import SEEDS, SHOWN
 from experiments.results_store import digest, load
@@ -13,8 +13,9 @@ from tests.helpers import ROOT
 
 FOLDER = ROOT / "reproduced"
 RECORDS = load(ROOT / "results")
-SETTINGS = {"table1": preset("standard"), "labels": preset("standard"), "best": preset("best"), "ablation": base()}
-SHOWN_OF = {"table1": (SHOWN, SEEDS)}
+BEST = preset("best")
+SETTINGS = {"table1": preset("standard"), "labels": preset("standard"), "best": BEST, "parts": BEST, "ablation": base()}
+SHOWN_OF = {"table1": (SHOWN, SEEDS), "best": (None, SEEDS), "parts": (None, UNSEEN_SEEDS)}
 CELLS = {
     name: shown_cells(name, *SHOWN_OF.get(name, (None, range(5))), settings, None, RECORDS)
     for name, settings in SETTINGS.items()
@@ -30,7 +31,7 @@ FIGURES = sorted(path.name for path in FOLDER.glob("*.png"))
 def test_every_text_page_is_made_of_the_records() -> None:
     there = {path.name for path in FOLDER.iterdir() if path.suffix not in (".png", ".svg")}
     assert there == PAGES.keys()
-    assert {"table1.md", "best.md", "ablation.md", "table1-last.csv", "table1-chosen.tex"} <= there
+    assert {"table1.md", "best.md", "parts.md", "ablation.md", "table1-last.csv", "table1-chosen.tex"} <= there
 
 
 @pytest.mark.parametrize("name", PAGES)

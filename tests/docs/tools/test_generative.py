@@ -53,7 +53,7 @@ def test_the_table_of_the_classifier_holds_the_last_weights_of_the_records() -> 
         row = next(line for line in table.splitlines() if line.startswith(f"| {data} | `generative` |"))
         assert row.split(" | ")[3:6:2] == shown
         assert f"{fmean(nll):.3f} ± {stdev(nll):.3f}" in row
-    assert "| blood | `best` | 0-2 |" in table
+    assert "| blood | `best` | 3-7 |" in table
     assert "| blood | `standard` | 0-4 |" in table
 
 
@@ -121,7 +121,7 @@ def test_what_the_page_says_of_the_classifier_is_so() -> None:
         return [entry.mean or 0 for entry in generative._classifier(ROOT, data, name, "soft")[1] if entry]
 
     (blood, best_blood), (svhn, best_svhn) = ([of(data, name) for name in ("generative", "best")] for data in RUNS)
-    assert abs(blood[0] - best_blood[0]) < 1
+    assert 0.5 < best_blood[0] - blood[0] < 1.5
     assert 0 < blood[2] - best_blood[2] < 1
     assert svhn[0] < best_svhn[0] - 1
     assert svhn[2] > best_svhn[2]
