@@ -49,6 +49,7 @@ class Case:
         return Settings().changed(
             depth=self.depth,
             width=self.width,
+            model__stages=3,  # the same network at every size
             sgld__steps=self.sgld_steps,
             batch_size=self.batch_size,
             sgld__chains=self.batch_size,

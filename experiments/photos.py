@@ -1,13 +1,15 @@
 """Why not a pretrained network and logistic regression? `python -m experiments.photos FOLDER...` measures it.
 
 On the features of one frozen encoder, with the same few labels: logistic regression and nearest neighbours, label
-spreading and self-training of scikit-learn, and EBPL; and EBPL from nothing. A folder holds class folders, split into
-train and test, all labelled; what is not drawn as a label is treated as unlabelled.
+spreading and self-training of scikit-learn, and EBPL; and EBPL that fine-tunes the encoder, or learns from nothing.
+Ways that a record lacks are added to it. A folder holds class folders, split into train and test, all labelled; what is
+not drawn as a label is treated as unlabelled.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -23,7 +25,8 @@ from numpy.typing import NDArray
 
 import ebpl
 from ebpl.cli import guarded
-from ebpl.config import Settings
+from ebpl.cli.options import assignment
+from ebpl.config import RuntimeSettings, Settings
 from ebpl.config.presets import preset
 from ebpl.data import load
 from ebpl.data.dataset import Images, ImageSet
@@ -101,6 +104,16 @@ PROBES: dict[str, Answer] = {
     "label spreading": label_spreading,
     "self-training": self_training,
 }
+FROM_NOTHING = "EBPL from nothing"
+TRAINED = {"EBPL on features": "features", "EBPL fine-tuned": "fine-tuned", FROM_NOTHING: "quick"}
+"""What is trained by EBPL, with its preset."""
+METHODS = {
+    "probes": list(PROBES),
+    "features": ["EBPL on features"],
+    "fine-tuned": ["EBPL fine-tuned"],
+    "from-nothing": [FROM_NOTHING],
+}
+"""Ways to learn by the words of the command line."""
 
 
 def with_test_images(images: ImageSet) -> ImageSet:
@@ -125,11 +138,10 @@ def normalised(train: NDArray[np.float32], test: NDArray[np.float32]) -> tuple[F
     return first, second
 
 
-def compared(images: ImageSet, settings: Settings, small: ImageSet | None) -> dict[str, Any]:
-    """Measures of every way for one draw of labels, each with its seconds; encoding is not counted.
-
-    From nothing it is learned on the same images at a smaller size, where they are given.
-    """
+def probed(images: ImageSet, settings: Settings, ways: Sequence[str]) -> dict[str, Any]:
+    """Measures of these probes for one draw of labels, each with its seconds; encoding is not counted."""
+    if not ways:
+        return {}
     assert images.test is not None
     assert settings.model.encoder is not None
     encoder = load_encoder(settings.model.encoder)
@@ -138,34 +150,35 @@ def compared(images: ImageSet, settings: Settings, small: ImageSet | None) -> di
     labels = np.full(len(images.train), -1)
     labels[drawn] = images.train.labels[drawn]
     found: dict[str, Any] = {}
-    for name, answer in PROBES.items():
+    for name in ways:
         begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn's on convergence and on classes that were never chosen
-            probabilities = answer(rows, labels, others)
+            probabilities = PROBES[name](rows, labels, others)
         found[name] = {**measure(probabilities, images.test.labels), "seconds": time.monotonic() - begun}
-    few = settings.data.labels_per_class
-    ways = {"EBPL on features": (images, settings)}
-    if small is not None:
-        quick = preset("quick", labels_per_class=few, validation_fraction=0.0, seed=settings.seed)
-        ways["EBPL from nothing"] = (small, quick)
-    for name, (seen, chosen) in ways.items():
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            run = ebpl.train(seen, chosen, run=Path(folder) / "run")
-            found[name] = {**run.metrics()["metrics"], "seconds": time.monotonic() - begun}
     return found
+
+
+def trained(images: ImageSet, settings: Settings) -> dict[str, Any]:
+    """Measures of EBPL with these settings, with its seconds."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        run = ebpl.train(images, settings, run=Path(folder) / "run")
+        return {**run.metrics()["metrics"], "seconds": time.monotonic() - begun}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, and write a record for each folder, number of labels and seed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.photos", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    parser.add_argument("--labels", nargs="*", type=int, default=[5, 10, 25], metavar="N", help="labels per class")
-    parser.add_argument("--seeds", default="3-7")
-    parser.add_argument("--encoder", default="efficientnet_lite0")
-    parser.add_argument("--from-nothing", action="store_true", help="also train the preset quick on 32 pixels")
-    parser.add_argument("--results", type=Path, default=Path("results/photos"), metavar="DIR")
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="FOLDER")
+    add("--methods", nargs="+", choices=METHODS, default=["probes", "features"], metavar="M", help=", ".join(METHODS))
+    add("--labels", nargs="*", type=int, default=[5, 10, 25], metavar="N", help="labels per class")
+    add("--seeds", default="3-7")
+    add("--encoder", default="efficientnet_lite0")
+    add("--set", nargs="*", default=[], type=assignment, metavar="X=Y", help="settings of what is trained")
+    add("--tune", action="store_true", help="measure on some of the training images, not on test images")
+    add("--results", type=Path, default=Path("results/photos"), metavar="DIR")
     options = parser.parse_args(arguments)
     return guarded(lambda: _main(options), "experiments.photos")
 
@@ -173,33 +186,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     encoder = find_encoder(options.encoder)
+    wanted = [way for method in options.methods for way in METHODS[method]]
     for folder in options.folders:
-        images = with_test_images(load(folder, image_size=encoder.size, skip_unreadable=True))
+
+        def read(size: int, folder: Path = folder) -> ImageSet:
+            images = load(folder, image_size=size, skip_unreadable=True)
+            return with_test_images(replace(images, test=None) if options.tune else images)
+
+        images = read(encoder.size)
         if not images.train.labeled.all():
             raise DataError(f"{folder}: every image must have a label, to be hidden or to be measured with.")
-        small = with_test_images(load(folder, image_size=SMALL, skip_unreadable=True)) if options.from_nothing else None
-        encode_all(images, options.encoder, terminal_progress())
+        small = read(SMALL) if "from-nothing" in options.methods else images
+        if {"probes", "features"} & set(options.methods):
+            encode_all(images, options.encoder, terminal_progress())
         for few in options.labels:
             for seed in parse_seeds(options.seeds):
                 path = options.results / f"{images.name}-{Path(options.encoder).stem}-{few}-seed{seed}.json"
-                if path.is_file():
-                    continue
-                chosen = preset("features", labels_per_class=few, validation_fraction=0.0, seed=seed)
-                settings = chosen.changed({"model.encoder": options.encoder})
-                record = {
-                    "data": {"name": images.name, "fingerprint": images.fingerprint()},
-                    "labels_per_class": few,
-                    "settings": settings.to_dict(),
-                    "environment": describe_environment(settings.runtime),
-                    "threads": torch.get_num_threads(),
-                    "methods": compared(images, settings, small),
-                }
-                write_json(path, record)
-                shown = {
-                    name: f"{100 * way['accuracy']:.1f}/{100 * way['ece']:.1f}"
-                    for name, way in record["methods"].items()
-                }
-                print(path.stem, shown, flush=True)
+                common = {"data.labels_per_class": few, "data.validation_fraction": 0.0, "seed": seed}
+                named = {"model.encoder": options.encoder, **common}
+                record: dict[str, Any] = (
+                    json.loads(path.read_text("utf-8"))
+                    if path.is_file()
+                    else {
+                        "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                        "labels_per_class": few,
+                        "settings": preset("features", named).to_dict(),
+                        "environment": describe_environment(RuntimeSettings()),
+                        "threads": torch.get_num_threads(),
+                        "methods": {},
+                    }
+                )
+                missing = [way for way in wanted if way not in record["methods"]]
+                probes = [way for way in missing if way in PROBES]
+                found = probed(images, preset("features", named), probes)
+                for way in (way for way in missing if way in TRAINED):
+                    chosen = preset(TRAINED[way], common if way == FROM_NOTHING else named).changed(dict(options.set))
+                    found[way] = trained(small if way == FROM_NOTHING else images, chosen)
+                    how = {"settings": chosen.to_dict(), "environment": describe_environment(chosen.runtime)}
+                    record.setdefault("trained", {})[way] = how
+                if found:
+                    record["methods"] |= found
+                    write_json(path, record)
+                    shown = {
+                        way: f"{100 * each['accuracy']:.1f}/{100 * each['ece']:.1f}" for way, each in found.items()
+                    }
+                    print(path.stem, shown, flush=True)
     return 0
 
 

@@ -77,13 +77,15 @@ def architecture(
     *,
     depth: int = 10,
     width: int = 1,
+    stages: int = 3,
     shape: tuple[int, ...] = (1, 8, 8),
     classes: int = 3,
 ) -> Architecture:
     """A wide residual network with its heads, for `blobs` unless told otherwise."""
     from ebpl.models import Architecture
 
-    return Architecture("wide_resnet", shape, classes, precision, {"depth": depth, "width": width})
+    options = {"depth": depth, "width": width} | ({} if stages == 3 else {"stages": stages})
+    return Architecture("wide_resnet", shape, classes, precision, options)
 
 
 def trainer_of(

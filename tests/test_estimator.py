@@ -28,6 +28,7 @@ from ebpl.encoders import DEFAULT, load_encoder
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.estimator import _NAMED, score
 from ebpl.models.predictions import predict
+from tests.encoders.helpers import small as small_encoder
 from tests.encoders.helpers import tiny as tiny_encoder
 from tests.helpers import blobs
 
@@ -230,6 +231,7 @@ def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray)
         ({"settings": {"model.encoder": "mobilenet_v2"}}, "Give encoder to EBPLClassifier by name"),
         ({"encoder": "mobilnet_v2"}, "Did you mean mobilenet_v2"),
         ({"encoder": "mobilenet_v2", "image_shape": "row"}, 'takes images, and image_shape="row" says'),
+        ({"fine_tune": "all", "image_shape": "row"}, 'takes images, and image_shape="row" says'),
     ],
 )
 def test_wrong_parameters_are_told_when_fitting(
@@ -335,6 +337,16 @@ def test_an_encoder_takes_images_of_any_size(encoder: str, shape: tuple[int, ...
     assert model.score(images, truth) > 0.9
 
 
+def test_a_fine_tuned_encoder_is_part_of_the_copies(images: np.ndarray, labels: np.ndarray) -> None:
+    few = {"optim.updates_per_epoch": 1, "consistency.batch_size": 4, "curriculum.epochs": 1, "sgld.buffer_size": 64}
+    how = {"encoder": small_encoder(size=32).info.name, "fine_tune": "last", "epochs": 1, "batch_size": 4}
+    fitted = EBPLClassifier(settings={"model.components": 8, **few}, **how).fit(images, labels)
+    assert fitted.settings_.consistency == ebpl.preset("fine-tuned", {"consistency.batch_size": 4}).consistency
+    Path("mine.toml").unlink()
+    copied = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
+    assert (copied.predict_proba(images) == fitted.predict_proba(images)).all()
+
+
 def test_copies_of_one_with_an_encoder_predict_the_same(encoder: str, images: np.ndarray, labels: np.ndarray) -> None:
     fitted = encoded(encoder).fit(images, labels)
     dumped = pickle.dumps(fitted)
@@ -433,3 +445,24 @@ def test_rows_of_an_encoders_features_give_what_the_encoder_gives(
     whole = encoded(encoder).fit(images, labels)
     assert (rows.predict_proba(features) == whole.predict_proba(images)).all()
     assert (rows.energy(features) == whole.energy(images)).all()
+
+
+def test_prediction_sets_hold_the_true_class_as_often_as_promised() -> None:
+    random, names = np.random.default_rng(0), np.array(["bright", "dark"])
+    labels = np.arange(340) % 2
+    images = random.normal(0, 1, (340, 8, 8)) + 0.12 * (1 - labels)[:, None, None]
+    y = np.where(np.arange(340) < 40, names[labels], "")
+    model = tiny(epochs=8).fit(images[:60], y[:60])
+    calibration = (images[60:160], np.where(np.arange(100) < 80, names[labels[60:160]], ""))
+    new, truth = images[160:], labels[160:]
+    for how in ({}, {"by_class": True, "method": "random-aps"}, {"semi_supervised": True}):
+        sets = model.predict_set(new, calibration, coverage=0.8, **how)
+        assert sets.shape == (180, 2)
+        assert sets[np.arange(180), truth].mean() == pytest.approx(0.8, abs=0.12)
+    with pytest.raises(DataError, match="needs at least 9 labels"):
+        model.predict_set(new, (images[:4], names[labels[:4]]))
+    with pytest.raises(DataError, match="classes the model does not know: blue"):
+        model.predict_set(new, (images[:4], ["blue", "dark", "dark", "dark"]))
+    only = (images[60:160], np.where(labels[60:160] == 1, "dark", ""))
+    with pytest.warns(UserWarning, match="always in the set is bright"):
+        assert model.predict_set(new, only, by_class=True)[:, 0].all()

@@ -13,6 +13,7 @@ from ebpl.data import load
 from ebpl.data.contents import contents
 from ebpl.errors import DataError
 from ebpl.inspection import FEW_LABELS, IMBALANCE, Inspection, inspect
+from ebpl.recommendation import Recommendation
 from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
 from tests.test_recommendation import SIZE, striped_folder, use_small_encoder
 
@@ -216,6 +217,23 @@ def test_an_encoder_is_recommended_with_a_command_that_uses_it(monkeypatch: pyte
     assert suggestion.timing.updates == epochs
     assert found.to_dict()["recommendation"] == recommended.to_dict()
     assert not looked(striped_folder("dark", colored=True)).contents.notes[0].endswith(f"{SIZE} x {SIZE}")
+
+
+def test_a_larger_size_is_recommended_with_a_command_that_uses_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = Recommendation("best", None, 128, "Detail tells.", 20, None, 0.5, {32: 0.5, 128: 1.0})
+    monkeypatch.setattr(inspecting, "recommend", lambda *_, **__: size)
+    larger = looked(striped_folder())
+    assert larger.contents.shape == larger.contents.read().shape == (1, SIZE, SIZE)
+    assert larger.contents.notes == ()
+    assert larger.suggestion is not None
+    assert larger.suggestion.command.endswith("--image-size 128")
+    assert main(["inspect", "photos", "--no-timing"]) == 0
+    assert "Learn from nothing at 128 x 128 pixels. Detail tells." in capsys.readouterr().out
+    assert main(["inspect", "photos", "--no-timing", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["recommendation"]
+    assert (told["image_size"], told["size_accuracies"]) == (128, {"32": 0.5, "128": 1.0})
 
 
 def test_the_size_that_an_encoder_reads_at_is_noted() -> None:

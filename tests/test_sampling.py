@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebpl.sampling import FittedGaussian, Langevin, ReplayBuffer, as_pixels
+from ebpl.sampling import LARGEST, FittedGaussian, Langevin, ReplayBuffer, affordable, as_pixels
 from tests.helpers import random_images
 
 CPU = torch.device("cpu")
@@ -168,3 +168,14 @@ def test_inputs_become_pixels_again() -> None:
     pixels = random_images(5, 4, 4, 3)
     inputs = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
     assert np.array_equal(as_pixels(inputs), pixels)
+
+
+@given(st.integers(1, 20_000), st.integers(1, 200), st.sampled_from([(3, 32, 32), (3, 128, 128), (1, 4096, 4096)]))
+def test_a_replay_buffer_is_as_large_as_wanted_or_as_memory_allows(more: int, chains: int, shape: tuple) -> None:
+    wanted = chains + more
+    size = affordable(wanted, shape, chains)
+    assert chains <= size <= wanted
+    if size < wanted:
+        assert wanted * math.prod(shape) > LARGEST
+        assert size % chains == 0  # so that it can be shared by as many processes as the chains
+        assert size == chains or size * math.prod(shape) <= LARGEST < (size + chains) * math.prod(shape)

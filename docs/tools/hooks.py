@@ -21,6 +21,7 @@ if str(ROOT) not in sys.path:  # MkDocs loads this file by its path
 
 from docs.tools import (
     commands,
+    coverage,
     data,
     divergence,
     generative,
@@ -85,6 +86,11 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "generative energy model": generative.energy_model,
     "generative goals": generative.goals,
     "photos": photos.comparison,
+    "coverage of sets": coverage.gaps,
+    "coverage of sets at most": coverage.farthest,
+    "sizes of sets": coverage.sizes,
+    "ensembles": coverage.ensembles,
+    "set methods": lambda _: coverage.methods(),
     "unseen": unseen.scores,
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|results/samples|benchmarks)/\S+\.png\))")

@@ -77,6 +77,8 @@ RESULT = {
     "class_means": "mean probability of each class over training images, for `ebpl predict --decide balanced`",
     "curves": "some columns of `metrics.csv`, rounded",
     "training_energies": "201 quantiles of the energies of training images, from which outliers are judged",
+    "training_reconstruction_errors": "the same of their cross-validated reconstruction errors, for a model on the "
+    "features of an encoder: outliers are judged from these",
     "updates": "updates that were made (`made`), and those that the settings ask for (`of`); fewer under a time limit",
     "seconds": "training time, without reading data and evaluation",
     "healed_divergences": "where training diverged, why, and the learning rate and sampling steps after recovery",
@@ -84,12 +86,18 @@ RESULT = {
 
 PREDICTIONS = {
     "image": "path of the file",
-    "label": "most probable class; empty below `--abstain-below`, and for an outlier unless `--label-outliers`",
+    "label": "most probable class; empty below `--abstain-below` or where `--accuracy` cannot be promised, and for an "
+    "outlier unless `--label-outliers`",
     "decision": "with `--decide balanced`: the class most probable compared with its mean over the training images; "
     "with a CSV of costs: the class of the least expected cost",
+    "set": "with `--coverage`: the classes of the prediction set, between vertical bars; in Parquet a list",
     "confidence": "its probability",
-    "energy": "higher means less like the training images",
-    "outlier": "`yes` above the energy of `--outlier-quantile` of the training images; empty without a density",
+    "disagreement": "of several seeds: mutual information of class and seed in nats, 0 where all say the same",
+    "energy": "higher means less like the training images; on features of an encoder, take the next column for that",
+    "reconstruction_error": "on features of an encoder: the share of them, from 0 to 1, that the principal components "
+    "of the training images leave out; higher means less like the training images",
+    "outlier": "`yes` above the reconstruction error, or else the energy, of `--outlier-quantile` of the training "
+    "images; empty where the model has neither",
     "p(CLASS)": "probability of each class",
     "problem": "why the image could not be read",
 }

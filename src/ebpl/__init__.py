@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ebpl.inference.evaluate import evaluate as evaluate
     from ebpl.inference.export import export as export
     from ebpl.inference.predict import predict as predict
+    from ebpl.inference.predict import predict_set as predict_set
     from ebpl.inspection import Inspection as Inspection
     from ebpl.inspection import inspect as inspect
     from ebpl.labeling import add_labels as add_labels
@@ -67,6 +68,7 @@ _HOME = {
     "evaluate": "ebpl.inference.evaluate",
     "export": "ebpl.inference.export",
     "predict": "ebpl.inference.predict",
+    "predict_set": "ebpl.inference.predict",
     "Inspection": "ebpl.inspection",
     "inspect": "ebpl.inspection",
     "suggest": "ebpl.labeling",

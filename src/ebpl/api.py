@@ -19,7 +19,8 @@ from ebpl.data.split import split_for
 from ebpl.devices import choose_device, describe_environment, free_threads, threads
 from ebpl.encoders import encode_all, load_encoder
 from ebpl.errors import RunError, SomeFailedError, UsageError
-from ebpl.inference.evaluate import Data, finish
+from ebpl.inference.evaluate import finish
+from ebpl.inference.sources import Data
 from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.models.weights import describe_model
@@ -90,8 +91,8 @@ def train(
     shown = list(progress) if isinstance(progress, Sequence) else [progress] if progress else []
     files: dict[str, Any] = {"image_size": image_size, "skip_unreadable": skip_unreadable}
     asked = {**files, "seed": several[0] if several else None, "time_limit": limit, "progress": next(iter(shown), None)}
-    chosen = settings_for(data, settings, preset, config, changes, **asked)
-    places = {"data_dir": data_dir, **files, "image_size": image_size or encoder_size(data, chosen)}
+    chosen, size = settings_for(data, settings, preset, config, changes, **asked)
+    places = {"data_dir": data_dir, **files, "image_size": image_size or size or encoder_size(data, chosen)}
     with _free_threads(limit):
         if several is not None:
             bars = shown if isinstance(progress, Sequence) else None
@@ -123,7 +124,7 @@ def _train_one(
     def prepared() -> tuple[Run, ImageSet, Timing | None]:
         images = load(data, **places)
         _check(images, settings)
-        encode_all(images, settings.model.encoder, progress)
+        encode_all(images, settings.model.frozen_encoder, progress)
         timing = timed(images, settings, get_method(settings.method).terms, time_limit, progress.say)
         made = Run.create(Path(run) if run else None, settings, images, _source(data, **places), ranks.count)
         return made, images, timing
@@ -150,7 +151,7 @@ def _train_seeds(
     for seed in seeds:
         _check(images, settings.changed(seed=seed))
     shown = progress or [Silent() for _ in seeds]
-    encode_all(images, settings.model.encoder, shown[0])
+    encode_all(images, settings.model.frozen_encoder, shown[0])
     own = time_limit / len(seeds) if time_limit else None
     timing = timed(images, settings, get_method(settings.method).terms, own, shown[0].say)
     folder = Path(run) if run else None
@@ -277,10 +278,17 @@ def _check(images: ImageSet, settings: Settings) -> None:
     choose_device(settings.runtime)
     get_method(settings.method)
     if settings.model.encoder:
-        load_encoder(settings.model.encoder)
+        encoder = load_encoder(settings.model.encoder)
+        if not settings.model.frozen_encoder:
+            encoder.network()
+    elif settings.model.fine_tune != "none":
+        raise UsageError("Only an encoder can be fine-tuned. Name one with --encoder, or leave out the preset.")
     else:
         options = {"depth": 10, "width": 1}  # a small one: it is the name that may be wrong
-        build_backbone(settings.model.backbone, options, images.shape)
+        try:
+            build_backbone(settings.model.backbone, options, images.shape)
+        except KeyError as error:  # a backbone that other settings describe
+            raise UsageError(f"The backbone {settings.model.backbone} needs model.{error.args[0]}.") from error
     if settings.runtime.tensorboard:
         summary_writer()
 

@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from ebpl import api
+from ebpl.calibration.conformal import calibrate, check_enough
 from ebpl.config import Settings, find, presets
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, check
 from ebpl.data.sklearn_input import ROW, Scale, is_row, missing, packed, plain, shape_for, shape_of
@@ -39,6 +40,7 @@ from ebpl.terminal import Silent, terminal_progress
 
 _NAMED = (
     "encoder",
+    "fine_tune",
     "pseudo_labels",
     "validation_fraction",
     "depth",
@@ -69,11 +71,13 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     Parameters
     ----------
     preset : str or None
-        "paper", "standard", "best", "generative", "features" or "quick"; by default "features" with an `encoder`,
-        otherwise "best" on a machine with a GPU and "quick" on others.
+        "paper", "standard", "best", "generative", "features", "fine-tuned" or "quick"; by default "fine-tuned" with
+        `fine_tune`, "features" with an `encoder`, otherwise "best" on a machine with a GPU and "quick" on others.
     encoder : str or None
         A pretrained encoder, by its name, timm:NAME or the path of a TOML file, which turns images of any size into the
         features to learn from; `ebpl encoders` lists them. Its weights are not part of a pickle, only its name.
+    fine_tune : str or None
+        "all" or "last" learns all weights of the encoder, or those of its last blocks, which a pickle then holds.
     method : str
         "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
     pseudo_labels : str or None
@@ -142,6 +146,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         preset: str | None = None,
         *,
         encoder: str | None = None,
+        fine_tune: str | None = None,
         method: str = "ebpl",
         pseudo_labels: str | None = None,
         validation_fraction: float | None = None,
@@ -160,6 +165,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     ) -> None:
         self.preset = preset
         self.encoder = encoder
+        self.fine_tune = fine_tune
         self.method = method
         self.pseudo_labels = pseudo_labels
         self.validation_fraction = validation_fraction
@@ -221,6 +227,33 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         """The probability of each of `classes_` for each image."""
         return self._predicted(X).probabilities
 
+    def predict_set(
+        self,
+        X: Any,
+        calibration: tuple[Any, Any],
+        coverage: float = 0.9,
+        *,
+        method: str = "lac",
+        by_class: bool = False,
+        semi_supervised: bool = False,
+    ) -> NDArray[np.bool_]:
+        """Which of `classes_` are in the prediction set of each image: it holds the true one with this probability.
+
+        `calibration` are images and labels that the model was not fitted on. The rest is as for `ebpl.predict_set`.
+        """
+        images, y = calibration
+        known, names = _labels(y)
+        if unknown := sorted({str(name) for name in names} - set(map(str, self.classes_))):
+            raise DataError(f"Calibration labels are of classes the model does not know: {', '.join(unknown)}.")
+        probabilities = self.predict_proba(images)
+        check_consistent_length(probabilities, known)
+        labels, new = np.searchsorted(self.classes_, names), self.predict_proba(X)
+        unlabelled = new if semi_supervised else None
+        sets = calibrate(probabilities[known], labels, coverage, method, by_class=by_class, unlabelled=unlabelled)
+        if warning := check_enough(sets, list(map(str, self.classes_))):
+            warnings.warn(warning, UserWarning, stacklevel=2)
+        return sets.contains(new)
+
     def energy(self, X: Any) -> NDArray[np.float64]:
         """How little each image looks like the training images: minus the log-density, up to a constant.
 
@@ -248,12 +281,13 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         ):
             wanted = "random_state" if twice == ["seed"] else " and ".join(name.rpartition(".")[2] for name in twice)
             raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
-        preset = self.preset or ("features" if self.encoder else None)
+        learns = self.fine_tune not in (None, "none")
+        preset = self.preset or ("fine-tuned" if learns else "features" if self.encoder else None)
         chosen = presets.preset(preset) if preset else api.default_settings(self.device)
         chosen = chosen.changed({**further, **named})
-        if self.encoder and is_row(self.image_shape):
+        if (self.encoder or learns) and is_row(self.image_shape):
             raise UsageError(
-                f'The encoder {self.encoder} takes images, and image_shape="row" says that these are none. For '
+                f'The encoder {chosen.model.encoder} takes images, and image_shape="row" says that these are none. For '
                 'features that were computed elsewhere give preset="features" and no encoder.'
             )
         return chosen

@@ -116,8 +116,9 @@ def inspect(
     """Look at whatever `ebpl.load` takes: what it holds, what is wrong with it, and how to train on it here.
 
     Where images are larger than 64 pixels, a pretrained encoder is compared with learning from nothing, which encodes
-    up to 300 labelled images and shows it on `progress`. With `timing` a few updates are trained to estimate the time
-    of a training, which takes a few seconds. Files that cannot be read are listed and stop nothing.
+    up to 300 labelled images and shows it on `progress`; with a GPU, so are sizes to learn at from nothing. With
+    `timing` a few updates are trained to estimate the time of a training, which takes a few seconds. Files that cannot
+    be read are listed and stop nothing.
 
     >>> import ebpl
     >>> found = ebpl.inspect("digits", timing=False)
@@ -139,6 +140,9 @@ def inspect(
         if recommended.encoder:
             settings = preset(recommended.preset)
             found = _read_at(found, recommended.image_size)
+        elif recommended.image_size != image_size:
+            image_size = recommended.image_size
+            found = contents(data, data_dir=data_dir, image_size=image_size)
         measured, device = None, choose_device(settings.runtime).type
         if timing:
             problems += _busy(device)

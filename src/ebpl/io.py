@@ -225,6 +225,8 @@ def _as_text(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return harmless_cell(" | ".join(map(str, value)))
     if isinstance(value, float):
         return f"{value:.6g}" if name == "energy" else f"{value:.6f}"
     return harmless_cell(str(value))
@@ -312,6 +314,8 @@ class _ParquetRows:
         """Not from the first rows: an image that cannot be read has no values to infer a type from."""
         if name in ("image", "label", "decision", "problem"):
             return self.arrow.string()
+        if name == "set":
+            return self.arrow.list_(self.arrow.string())
         return self.arrow.bool_() if name == "outlier" else self.arrow.float32()
 
 

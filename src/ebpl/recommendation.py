@@ -1,8 +1,8 @@
 """Which settings to train with: those that were given, else those that the images themselves call for.
 
 A pretrained encoder helps with images that are like those it was trained on. Whether they are is found out by
-cross-validation on the labels: logistic regression on the encoder's features is compared with logistic regression on
-plain colours and textures, which anything that learns from nothing finds as well.
+cross-validation on the labels: its features are compared with plain colours and textures, which anything that learns
+from nothing finds as well. So is whether learning from nothing needs larger images than 32 x 32, on a GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +19,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
+from ebpl.comparison import (
+    DETAIL,
+    PLAIN_SIZE,
+    accuracy_by_size,
+    colors_and_textures,
+    cross_validated_accuracy,
+    is_ahead,
+    size_for,
+)
 from ebpl.config import Settings
 from ebpl.config import presets as named
 from ebpl.config.presets import default_settings, nearest_preset
@@ -37,7 +45,6 @@ from ebpl.methods import get_method
 from ebpl.models.encoder import EncodedImages
 from ebpl.rng import derived_seed
 from ebpl.terminal import Progress, Silent, duration
-from ebpl.training.probe import logistic_regression, stratified_folds
 
 if TYPE_CHECKING:
     import os
@@ -54,12 +61,6 @@ MOST_LABELS, MOST_CLASSES = 300, 30
 """Labelled images that are compared on, and the classes that they are of, so that it stays quick."""
 LOOKED_AT = 20
 """Images whose size says whether all are small."""
-PLAIN_SIZE, GRIDS = 32, (1, 2, 4)
-"""Height and width at which colours and textures are looked at, and the cells a side that they are averaged over."""
-UPDATES, DECAYS, REPEATS = 30, (1.0, 0.1, 0.01), 3
-"""Of logistic regression, and how often the labels are dealt into folds anew: enough to compare, and quick."""
-LEARNED = 8
-"""Labels of a class that are learned from in a fold, as where the margin was measured: with more, any features gain."""
 ENCODING = {"cpu": 0.06, "cuda": 0.005}
 """Seconds to read and encode an image, about."""
 PATIENCE = 2.0
@@ -74,7 +75,7 @@ class Recommendation:
     encoder: str | None
     """None: from nothing."""
     image_size: int | None
-    """Height and width that image files are to be read at; None: as they are read without an encoder."""
+    """Height and width that image files are to be read at; None: as they are read without a recommendation."""
     reason: str
     """A sentence."""
     labels: int = 0
@@ -82,7 +83,9 @@ class Recommendation:
     encoder_accuracy: float | None = None
     """Of logistic regression on the encoder's features, in cross-validation."""
     plain_accuracy: float | None = None
-    """The same on plain colours and textures."""
+    """The same on plain colours and textures at 32 x 32 pixels."""
+    size_accuracies: dict[int, float] | None = None
+    """The same on those at larger sizes as well; None where there is nothing to choose from."""
     compared: ImageSet | None = field(default=None, repr=False, compare=False)
     """The images that were compared on, as training on the features takes them."""
 
@@ -94,7 +97,8 @@ class Recommendation:
         """All of it in a line; `otherwise` is the preset that is the alternative."""
         if self.encoder:
             return f"preset {self.preset}: {self.reason} --preset {otherwise} learns from nothing instead."
-        return f"preset {self.preset}, from nothing: {self.reason} --preset {PRESET} uses an encoder instead."
+        size = f" at {self.image_size} x {self.image_size} pixels" if self.size_accuracies and self.image_size else ""
+        return f"preset {self.preset}, from nothing{size}: {self.reason} --preset {PRESET} uses an encoder instead."
 
 
 def settings_for(
@@ -109,11 +113,12 @@ def settings_for(
     skip_unreadable: bool = False,
     time_limit: float | None = None,
     progress: Progress | None = None,
-) -> Settings:
-    """The settings to train with, from what a user has given; `progress` is told of a recommendation that is followed.
+) -> tuple[Settings, int | None]:
+    """The settings to train with, from what a user has given, and the size that image files are best read at, if any.
 
     Only where neither settings, a preset, a file of settings, an encoder nor a network is named are the images asked,
-    if they are files. `seed` is of the labels that are compared on, if several seeds are trained.
+    if they are files; `progress` is told of a recommendation that is followed. `seed` is of the labels that are
+    compared on, if several seeds are trained.
     """
     if settings is not None and preset is not None:
         raise UsageError(
@@ -126,22 +131,26 @@ def settings_for(
         return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
     if settings is not None or preset is not None:
-        return changed(settings if settings is not None else named.preset(preset or ""))
-    default = default_settings(changed(Settings()).runtime.device)
+        return changed(settings if settings is not None else named.preset(preset or "")), None
+    features = changed(named.preset(PRESET))
+    if features.model.fine_tune != "none":
+        return changed(named.preset("fine-tuned")), None
+    default = default_settings(features.runtime.device)
     plain = changed(default)
     if plain.model.encoder:
-        return changed(named.preset(PRESET))
+        return features, None
     if config is not None or plain.model != default.model or place().count > 1 or not listing(data):
-        return plain
+        return plain, None
     choose_device(plain.runtime)
     try:
         how: dict[str, Any] = {"image_size": image_size, "skip_unreadable": skip_unreadable, "progress": progress}
         found = recommend(data, plain if seed is None else plain.changed(seed=seed), **how, time_limit=time_limit)
     except EbplError:  # loading the images says what is wrong with them
-        return plain
+        return plain, None
     if progress is not None:
         progress.say(found.line(nearest_preset(default)[0]))
-    return changed(named.preset(PRESET, {"model.encoder": found.encoder})) if found.encoder else plain
+    features = changed(named.preset(PRESET, {"model.encoder": found.encoder}))
+    return features if found.encoder else plain, found.image_size
 
 
 def listing(data: Data) -> Callable[[Path], Listed] | None:
@@ -167,7 +176,7 @@ def recommend(
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Recommendation:
-    """Whether to learn on the features of the default encoder or, as `settings` do, from nothing.
+    """Whether to learn on the features of the default encoder or, as `settings` do, from nothing, and at which size.
 
     `data` are image files or an `ImageSet`; `side` is the length of the longer side of most, where it is known. Data
     that cannot be trained on is an error.
@@ -190,34 +199,63 @@ def recommend(
             f"The images are no larger than {LARGEST_KEPT} x {LARGEST_KEPT} pixels, where an encoder that was trained "
             "on larger photographs is of little use."
         )
-    if why := _not_comparable(source, labeled, info, time_limit):
+    counts = np.bincount(source.images.train.labels[labeled], minlength=len(source.images.classes))
+    if counts.min() < 2:
+        name = source.images.classes[int(counts.argmin())]
+        return nothing(
+            f"Class {name} has a single label; comparing an encoder with learning from nothing takes two of each."
+        )
+    why = _not_comparable(source, info, time_limit)
+    sizes = listing(data) is not None and image_size is None and choose_device(settings.runtime).type == "cuda"
+    if why and not sizes:
         return nothing(why)
     shown = _Shown(progress or Silent(), len(sample))
     images = source.read(sample, skip_unreadable, shown)
     if len(images.classes) < 2 or np.bincount(images.train.labels).min() < 2:
         return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
+    found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
+    if found.encoder:
+        return replace(found, image_size=image_size or source.size)
+    return _with_size(found, images, longest, settings.seed) if sizes else found
+
+
+def _compared_with_encoder(
+    nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: _Shown
+) -> Recommendation:
+    """The recommendation to learn from nothing or, if its features are ahead, on those of the encoder."""
+    labels = images.train.labels
     try:
-        encoder = load_encoder(info.name, fastest_device())
-        accuracy = _accuracy(_features(encoder, images, settings, shown), images.train.labels, settings.seed)
+        rows = _features(load_encoder(info.name, fastest_device()), images, settings, shown)
     except EbplError as error:
-        return nothing(f"{info.name} could not be compared with learning from nothing. {error}")
-    plain = _accuracy(colors_and_textures(images.train.pixels), images.train.labels, settings.seed)
-    margin = MARGINS.get(preset, max(MARGINS.values()))
-    labels, ahead = len(images.train), is_ahead(accuracy, plain, margin)
-    verdict = "is reason" if ahead else "would be reason"
-    reason = (
-        f"By cross-validation on {labels} labels, features of {info.name} reach an accuracy of {accuracy * 100:.0f} %, "
-        f"plain colours and textures {plain * 100:.0f} %; a lead of {margin * 100:.0f} points, or half the errors, "
-        f"{verdict} to use the encoder."
+        return replace(nothing, reason=f"{info.name} could not be compared with learning from nothing. {error}")
+    accuracy, plain = (
+        cross_validated_accuracy(each, labels, settings.seed)
+        for each in (rows, colors_and_textures(images.train.pixels))
     )
-    if not ahead:
-        return Recommendation(preset, None, image_size, reason, labels, accuracy, plain)
-    return Recommendation(PRESET, info.name, image_size or source.size, reason, labels, accuracy, plain, images)
+    margin = MARGINS.get(nothing.preset, max(MARGINS.values()))
+    ahead = is_ahead(accuracy, plain, margin)
+    reason = (
+        f"By cross-validation on {len(labels)} labels, features of {info.name} reach an accuracy of "
+        f"{accuracy * 100:.0f} %, plain colours and textures {plain * 100:.0f} %; a lead of {margin * 100:.0f} points, "
+        f"or half the errors, {'is' if ahead else 'would be'} reason to use the encoder."
+    )
+    numbers: dict[str, Any] = {"labels": len(labels), "encoder_accuracy": accuracy, "plain_accuracy": plain}
+    found = replace(nothing, reason=reason, **numbers)
+    return replace(found, preset=PRESET, encoder=info.name, compared=images) if ahead else found
 
 
-def is_ahead(accuracy: float, plain: float, margin: float) -> bool:
-    """Whether features are far enough ahead of plain statistics; two classes often leave no room for such a lead."""
-    return accuracy - plain >= margin or (accuracy > plain and 1 - accuracy <= (1 - plain) / 2)
+def _with_size(found: Recommendation, images: ImageSet, largest: float, seed: int) -> Recommendation:
+    """The recommendation to learn from nothing with the size that suits images which are no larger than this."""
+    by_size = accuracy_by_size(images.train.pixels, images.train.labels, largest, seed)
+    size, plain = size_for(by_size), by_size[PLAIN_SIZE]
+    others = [f"{accuracy * 100:.0f} % at {size}" for size, accuracy in by_size.items() if size > PLAIN_SIZE]
+    reason = (
+        f"{found.reason} Colours and textures reach {plain * 100:.0f} % at {PLAIN_SIZE} x {PLAIN_SIZE} pixels and, "
+        f"with the detail of larger images, {' and '.join(others)}; {DETAIL * 100:.0f} points more are reason for "
+        "larger images, which take longer."
+    )
+    numbers: dict[str, Any] = {"labels": len(images.train), "plain_accuracy": plain, "size_accuracies": by_size}
+    return replace(found, image_size=size if size > PLAIN_SIZE else None, reason=reason, **numbers)
 
 
 class _Shown:
@@ -337,14 +375,8 @@ def _side(source: _Source, sample: NDArray[np.int64]) -> float:
     return float(np.median(sides)) if sides else math.inf
 
 
-def _not_comparable(
-    source: _Source, labeled: NDArray[np.int64], info: EncoderInfo, time_limit: float | None
-) -> str | None:
-    """Why an encoder cannot be compared with learning from nothing, if it cannot."""
-    counts = np.bincount(source.images.train.labels[labeled], minlength=len(source.images.classes))
-    if counts.min() < 2:
-        name = source.images.classes[int(counts.argmin())]
-        return f"Class {name} has a single label; comparing an encoder with learning from nothing takes two of each."
+def _not_comparable(source: _Source, info: EncoderInfo, time_limit: float | None) -> str | None:
+    """Why the encoder cannot be compared with learning from nothing, if it cannot."""
     if info.path is None:
         return (
             f"{info.name} is not installed, so it could not be compared with learning from nothing; "
@@ -363,34 +395,3 @@ def _features(encoder: Encoder, images: ImageSet, settings: Settings, shown: _Sh
     backbone = EncodedImages(encoder.info.name, encoder.digest, encoder.dimension, settings.model.components)
     backbone.fit(features)
     return backbone.scale(features)
-
-
-def colors_and_textures(pixels: NDArray[np.uint8]) -> Tensor:
-    """Means and standard deviations of pixels and of their gradients over cells of each image, standardised."""
-    pictures = [image[..., 0] if image.shape[2] == 1 else image for image in pixels]
-    small = torch.from_numpy(stacked(pictures, (PLAIN_SIZE, PLAIN_SIZE), pixels.shape[3]))
-    values = small.permute(0, 3, 1, 2).float() / 255
-    across, down = values.diff(dim=3, append=values[..., -1:]).abs(), values.diff(dim=2, append=values[:, :, -1:]).abs()
-    maps = torch.cat([values, across, down], 1)
-    found = []
-    for cells in GRIDS:
-        side = PLAIN_SIZE // cells
-        grid = maps.reshape(*maps.shape[:2], cells, side, cells, side).transpose(3, 4).flatten(4)
-        found += [grid.mean(-1).flatten(1), grid.std(-1).flatten(1)]
-    rows = torch.cat(found, 1)
-    return (rows - rows.mean(0)) / rows.std(0).clamp(min=1e-6)
-
-
-def _accuracy(rows: Tensor, labels: NDArray[np.int64], seed: int) -> float:
-    """Of logistic regression in cross-validation, with the weight decay that suits it best."""
-    answers = torch.from_numpy(labels)
-    targets, right = F.one_hot(answers).float(), dict.fromkeys(DECAYS, 0)
-    random = np.random.RandomState(derived_seed(seed, "folds") % 2**32)
-    for _ in range(REPEATS):
-        for rest, seen in stratified_folds(labels, int(random.randint(2**31))):
-            mixed = random.permutation(rest)
-            learned = np.concatenate([mixed[labels[mixed] == c][:LEARNED] for c in range(targets.shape[1])])
-            for decay in DECAYS:
-                weight, bias = logistic_regression(rows[learned], targets[learned], decay, UPDATES)
-                right[decay] += int((F.linear(rows[seen], weight, bias).argmax(1) == answers[seen]).sum())
-    return max(right.values()) / (REPEATS * len(labels))

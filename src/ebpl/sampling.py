@@ -60,6 +60,20 @@ def as_pixels(samples: Tensor) -> NDArray[np.uint8]:
     return pixels
 
 
+LARGEST = 2**27
+"""Numbers in a replay buffer, 512 MiB: 10,000 colour images of 66 x 66 pixels. Training holds it three times."""
+
+
+def affordable(wanted: int, shape: tuple[int, ...], chains: int) -> int:
+    """As many samples of this shape as are wanted, or else a multiple of the chains that fits into a replay buffer.
+
+    >>> [affordable(10_000, (3, size, size), 64) for size in (32, 64, 128, 1024)]
+    [10000, 10000, 2688, 64]
+    """
+    most = LARGEST // math.prod(shape)
+    return wanted if wanted <= most else max(1, most // chains) * chains
+
+
 class FittedGaussian:
     """A Gaussian with the mean and the covariance of given inputs (N, ...), to start chains from (JEM++).
 

@@ -274,8 +274,11 @@ def measures_table(
     return table
 
 
-def seeds_table(title: str, results: dict[int, dict[str, Any]]) -> Any:
-    """Measures as rows, one column a seed (of many seeds the lowest and highest value), mean and standard deviation."""
+def seeds_table(title: str, results: dict[int, dict[str, Any]], ensemble: dict[str, Any] | None = None) -> Any:
+    """Measures as rows, one column a seed (of many seeds the lowest and highest value), mean and standard deviation.
+
+    Where measures of the seeds as an ensemble are given, they are the last column.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -291,13 +294,15 @@ def seeds_table(title: str, results: dict[int, dict[str, Any]]) -> Any:
     for name in ["lowest", "highest"] if many else results:
         table.add_column(str(name), justify="right")
     table.add_column("mean ± std", justify="right")
+    if ensemble:
+        table.add_column("ensemble", justify="right")
     for key, (mean, deviation) in spread(list(results.values())).items():
         values = [result[key] for result in results.values()]
-        name, shown = as_number(key, *([min(values), max(values)] if many else values), mean, deviation)
-        *shown, mean_text, deviation_text = shown
-        table.add_row(
-            name, *shown, mean_text + (f" ± {deviation_text}" if key != "images" and len(results) > 1 else "")
-        )
+        together = ensemble[key] if ensemble else 0.0
+        name, shown = as_number(key, *([min(values), max(values)] if many else values), mean, deviation, together)
+        *shown, mean_text, deviation_text, together_text = shown
+        spread_text = f" ± {deviation_text}" if key != "images" and len(results) > 1 else ""
+        table.add_row(name, *shown, mean_text + spread_text, *([together_text] if ensemble else []))
     return table
 
 

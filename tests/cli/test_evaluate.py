@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import ebpl
 from ebpl.cli import main
 from ebpl.runs import Run
-from tests.helpers import class_folders
+from tests.helpers import class_folders, quick
 
 Named = Callable[[str], Run]
 
@@ -81,3 +82,17 @@ def test_evaluate_and_the_report_say_the_same_of_the_confidence(
     assert main(["report", "run", "--data", "photos", "--output", "page.html"]) == 0
     word = "neither over- nor under-confident" if said[1] == "within chance" else f"It is {said[1]}-confident"
     assert word in Path("page.html").read_text()
+
+
+def test_prediction_sets_are_measured_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ebpl.train("digits", quick(epochs=1, pseudo_labels="none"), run="sets")
+    capsys.readouterr()
+    assert main(["evaluate", "sets", "--coverage", "0.9", "--set-method", "random-aps", "--json", "a.json"]) == 0
+    told = capsys.readouterr().out.replace("\n", " ")
+    found = json.loads(Path("a.json").read_text())["prediction_sets"]
+    assert f"(random-aps), each by the other images in ten folds: coverage {100 * found['coverage']:.1f} %" in told
+    assert found["coverage"] == pytest.approx(0.9, abs=0.04)
+    assert len(found["by_class"]) == 10
+    assert ebpl.evaluate(run, coverage=0.9)["prediction_sets"]["method"] == "lac"
+    assert "prediction_sets" not in ebpl.evaluate(run)
+    assert main(["evaluate", "sets", "--coverage", "0"]) == 2

@@ -1,15 +1,18 @@
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ebpl
+from ebpl.calibration.conformal import calibrate
 from ebpl.cli import main
-from ebpl.cli.evaluate import _measured
+from ebpl.cli.evaluate import _measured, _promised
 from ebpl.errors import DataError, UsageError
-from ebpl.inference.predict import Measured, Summary
+from ebpl.inference.predict import Measured, Promises, Summary
 from ebpl.runs import Run
 from tests.helpers import class_folders, quick
 
@@ -190,3 +193,42 @@ def test_costs_decide_where_they_are_given(run: Run, capsys: pytest.CaptureFixtu
     assert main(["predict", "run", "photos", "--decide", "fair", "--output", "b.csv"]) == UsageError.exit_code
     assert "probable, balanced, or an existing CSV of costs" in capsys.readouterr().err
     assert not Path("b.csv").exists()
+
+
+def test_promises_are_told_with_the_labels_that_they_are_from(capsys: pytest.CaptureFixture[str]) -> None:
+    class_folders(Path("photos") / "train")
+    class_folders(Path("photos") / "test", labeled=20, unlabeled=0)
+    ebpl.train("photos", quick(epochs=3, pseudo_labels="none"), run="run")
+    capsys.readouterr()
+    assert main(["predict", "run", "photos/train", "--coverage", "0.8", "--output", "a.csv"]) == 0
+    told = capsys.readouterr().err
+    assert "Calibrated on the run's 40 test images, which are no fair test of this any more." in told
+    assert re.search(
+        r"hold the true class with a probability of 80 % \(lac\); for the labels at hand it is \d\d to \d\d % in 90 of "
+        r"100 draws\. Mean size [\d.]+; \d+ of 14 sets hold one class, \d+ none\.",
+        told,
+    )
+    words = ["--set-method", "raps", "--by-class", "--calibration", "photos/test", "--accuracy", "0.1"]
+    assert main(["predict", "run", "photos/train", "--coverage", "0.8", *words, "--output", "b.csv"]) == 0
+    told = capsys.readouterr().err
+    assert "Calibrated on 40 labelled images of photos/test." in told
+    assert "80 % within each class (raps). Mean size" in told
+    assert re.search(r"By calibration, images are labelled at a confidence of at least 0\.\d\d, for an accuracy", told)
+    words = ["--coverage", "0.8", "--semi-supervised"]
+    assert main(["predict", "run", "photos/train", *words, "--output", "c.csv"]) == 0
+    assert "; 14 unlabelled images were used too, so this is approximate." in capsys.readouterr().err
+    assert main(["predict", "run", "photos/train", "--accuracy", "0.999", "--output", "d.csv"]) == DataError.exit_code
+    assert "an accuracy of 99.9 % cannot be promised" in capsys.readouterr().err
+    assert main(["predict", "run", "photos/train", "--coverage", "0.99", "--output", "d.csv"]) == DataError.exit_code
+    assert "A coverage of 99 % needs at least 99 labels" in capsys.readouterr().err
+    assert main(["predict", "run", "photos/train", "--coverage", "1", "--output", "d.csv"]) == UsageError.exit_code
+    assert not Path("d.csv").exists()
+
+
+def test_empty_sets_are_explained() -> None:
+    sets = calibrate(np.tile([0.6, 0.4], (20, 1)), np.zeros(20, int), 0.5)
+    summary = Summary(images=3, promises=Promises(sets, None, "20 images", ()), set_sizes=Counter({0: 1, 2: 2}))
+    lines = _promised(summary)
+    assert "Mean size 1.33; 0 of 3 sets hold one class, 1 none." in lines[1]
+    assert lines[2].startswith("An empty set: no class fits as well as it must.")
+    assert _promised(Summary()) == []

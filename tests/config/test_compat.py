@@ -10,6 +10,7 @@ import torch
 import ebpl
 from ebpl.config import Settings, fields
 from ebpl.config.compat import (
+    BEFORE,
     OLD_NAMES,
     RETIRED,
     modern_architecture,
@@ -135,6 +136,8 @@ OF_OLD = {new: old for old, new in OLD_NAMES.items()}
 
 NEWER = {
     *("model.backbone", "model.encoder", "model.components", "energy.clamp_images", "optim.weight_decay", "sgld.start"),
+    *("model.fine_tune", "optim.encoder_lr_factor"),
+    "model.stages",
 }
 """Settings that version 0.1 did not have."""
 
@@ -186,7 +189,7 @@ def test_settings_that_are_gone_are_told_where_they_had_an_effect(old: dict[str,
         with pytest.raises(RunError, match=f"was trained with {', '.join(retired(named))}, .*[Vv]ersion 0.1"):
             Run("run")
     else:
-        assert Run("run").settings == Settings()
+        assert Run("run").settings == Settings().changed(BEFORE)
 
 
 def test_columns_and_curves_have_todays_names() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def test_the_generative_preset_is_best_with_an_energy_that_is_a_likelihood() -> 
     chains = {"sgld.steps": 10, "sgld.start": "gaussian", "sgld.clamp_samples": True}
     rate = {"optim.learning_rate": 3e-4, "optim.final_lr_factor": 0.3, "data.mixup_probability": 0.25}
     assert preset("generative") == preset("best", {**likelihood, **chains, **rate})
+
+
+def test_the_fine_tuned_preset_has_the_energies_of_features_and_the_views_of_best() -> None:
+    tuned, features, best = (preset(name) for name in ("fine-tuned", "features", "best"))
+    assert (tuned.energy, tuned.sgld, tuned.model.components) == (features.energy, features.sgld, 128)
+    assert tuned.consistency == dataclasses.replace(best.consistency, batch_size=64)
+    assert tuned.model.frozen_encoder is None
+    assert features.model.frozen_encoder == tuned.model.encoder
 
 
 def test_changes_go_before_the_preset() -> None:

@@ -89,7 +89,9 @@ def test_training_goes_round_unreadable_images_says_so_and_can_be_resumed(capsys
 
 
 def test_training_and_prediction_see_the_same_pixels() -> None:
-    from ebpl.inference.predict import find_images, predict_files
+    from ebpl.inference.ensemble import Ensemble
+    from ebpl.inference.predict import predict_files
+    from ebpl.inference.sources import find_images
 
     root = class_folders(Path("pets"))
     exif = Image.Exif()
@@ -103,7 +105,7 @@ def test_training_and_prediction_see_the_same_pixels() -> None:
     data, rows = run.load_data(), []
     assert any("1 image is turned" in note for note in data.notes)
     assert any("1 image is put on white" in note for note in data.notes)
-    predict_files(run, find_images([root]), rows.append)
+    predict_files(Ensemble([run]), find_images([root]), rows.append)
     model, _ = run.load_model()
     expected = predict(model, data.train.pixels)
     energies = dict(zip(data.train.paths or (), expected.energies, strict=True))

@@ -38,6 +38,15 @@ def test_shifts_reach_every_offset_and_repeat_the_edge() -> None:
     assert found(result) == expected
 
 
+@pytest.mark.parametrize(("height", "width", "down", "across"), [(32, 24, 2, 2), (33, 64, 2, 4), (128, 48, 8, 3)])
+def test_shifts_are_as_long_a_part_of_a_larger_image(height: int, width: int, down: int, across: int) -> None:
+    image = torch.stack([(torch.arange(height)[:, None] + torch.zeros(width)), torch.arange(width).expand(height, -1)])
+    result = augment(image.expand(400, -1, -1, -1), "shift", 2, torch.Generator().manual_seed(0))
+    middle = result[:, :, height // 2, width // 2] - torch.tensor([height // 2, width // 2])
+    assert middle.amin(0).tolist() == [-down, -across]
+    assert middle.amax(0).tolist() == [down, across]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in get_args(find("augment").type) if kind != "auto"])
 def test_channels_move_together_and_shape_stays(kind: str) -> None:
     images = torch.rand(20, 1, 5, 9).expand(20, 3, 5, 9)

@@ -41,6 +41,51 @@ def test_every_way_is_measured_on_the_same_test_images_and_a_record_is_not_made_
     assert (path.stat().st_mtime_ns, capsys.readouterr().out) == (before, "")
 
 
+def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
+    chosen = ["--labels", "5", "--seeds", "3", "--encoder", small(size=32).info.name, "--results", "found"]
+    short = {"model.components": 8, "optim.updates_per_epoch": 1, "optim.batch_size": 4, "curriculum.epochs": 1}
+    arguments = [
+        str(folder()),
+        *chosen,
+        "--set",
+        "optim.epochs=1",
+        *(f"{name}={value}" for name, value in short.items()),
+    ]
+    for method in ("features", "fine-tuned"):
+        assert photos.main([*arguments, "--methods", method]) == 0
+    (path,) = Path("found").glob("*.json")
+    record = json.loads(path.read_text())
+    assert list(record["methods"]) == list(record["trained"]) == ["EBPL on features", "EBPL fine-tuned"]
+    assert record["trained"]["EBPL fine-tuned"]["settings"]["model.fine_tune"] == "all"
+    assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
+
+
+def test_settings_are_tuned_on_images_that_are_not_test_images() -> None:
+    seen: list[set[bytes]] = []
+    place = folder()
+    images = photos.load(place, image_size=32)
+    assert images.test is not None
+    tested = {image.tobytes() for image in images.test.pixels}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(photos, "trained", lambda given, _: seen.append({x.tobytes() for x in given.test.pixels}) or {})
+        patch.setattr(photos, "write_json", lambda *_: None)
+        arguments = [
+            str(place),
+            "--encoder",
+            small(size=32).info.name,
+            "--labels",
+            "5",
+            "--seeds",
+            "0",
+            "--results",
+            "found",
+        ]
+        with pytest.raises(KeyError, match="accuracy"):  # nothing was measured
+            photos.main([*arguments, "--methods", "fine-tuned", "--tune"])
+    assert len(seen[0]) > 0
+    assert not seen[0] & tested
+
+
 def test_an_unlabelled_image_cannot_be_hidden_or_measured(capsys: pytest.CaptureFixture[str]) -> None:
     place = folder()
     (place / "train" / "unlabeled").mkdir()

@@ -17,7 +17,8 @@ from ebpl.cli import main
 from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.data.dataset import Images
 from ebpl.errors import DataError, RunError
-from ebpl.inference.evaluate import _classes, as_trained, evaluation, evaluation_of_seeds, load_for
+from ebpl.inference.evaluate import _classes, evaluation, evaluation_of_seeds
+from ebpl.inference.sources import as_trained, load_for
 from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import predict
 from ebpl.runs import WEIGHTS, Run
@@ -475,7 +476,7 @@ def test_it_is_said_where_images_cannot_be_looked_for(pets: Run, tmp_path: Path)
 
 
 def test_so_many_files_are_not_read_again_only_to_look_for_some(pets: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebpl.inference.evaluate.MOST_FILES", 3)
+    monkeypatch.setattr("ebpl.inference.sources.MOST_FILES", 3)
     monkeypatch.setattr(Run, "load_data", lambda *_: pytest.fail("read"))
     again = labelled_again(pets)
     assert "8 of these 8 images" in evaluation(pets, again)["notes"][0]

@@ -2,6 +2,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 
 import ebpl
 from ebpl.cli import main
+from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import RunError, UsageError
 from ebpl.inference import export as exporting
 from ebpl.inference.export import card_path, export
@@ -296,6 +298,34 @@ def test_the_file_and_its_card_name_the_encoder_with_licence_and_source_but_no_f
     assert str(encoded.path.parent) not in path.read_bytes().decode("latin1")
 
 
+@pytest.mark.parametrize("of", [lambda: blobs(), lambda: in_color()])
+def test_a_fine_tuned_encoder_is_in_the_file_with_what_it_learned(of: Callable[[], ImageSet]) -> None:
+    few = {"model.components": 8, "optim.updates_per_epoch": 1, "optim.batch_size": 4, "sgld.buffer_size": 64}
+    how = {"fine_tune": "last", "encoder": small(size=32).info.name, "epochs": 1}
+    run = ebpl.train(of(), run="run", set={**ENCODED, **few}, **how)
+    Path("mine.toml").unlink()  # what it learned is in the run
+    path, test, (model, _) = export(run, "tuned.onnx"), of().test, run.load_model()
+    assert test is not None
+    expected = predict(model, test.pixels)
+    probabilities, energies = computed(path, test.pixels)
+    assert np.abs(probabilities - expected.probabilities).max() < 2e-4
+    assert energies == pytest.approx(expected.energies, rel=1e-3)
+    about = json.loads({entry.key: entry.value for entry in onnx.load(path).metadata_props}["encoder"])
+    assert (about["fine_tuned"], about["name"], about["licence"]) == (True, "mine.toml", "not stated")
+    card = card_path(path).read_text(encoding="utf-8")
+    assert "a pretrained encoder that was fine-tuned" in card
+    assert "has learned more from these" in card
+    assert str(Path.cwd()) not in card + path.read_bytes().decode("latin1")
+
+
+def in_color() -> ImageSet:
+    """`blobs` at the size of the encoder, with three channels."""
+    gray = blobs()
+    assert gray.test is not None
+    larger = [np.kron(part.pixels, np.ones((1, 4, 4, 3), np.uint8)) for part in (gray.train, gray.test)]
+    return from_arrays(larger[0], gray.train.labels, test_images=larger[1], test_labels=gray.test.labels)
+
+
 def test_the_documentation_states_how_files_are_compared() -> None:
     (line,) = [line for line in text_of("how-to/export.md").splitlines() if "rounded to 16 bits" in line]
     found = [float(number) for number in re.findall(r"(?<!\w)0\.0\d*|\d+(?= random)|\d+(?=, since)", line)]
@@ -308,12 +338,12 @@ def test_the_documentation_states_how_files_are_compared() -> None:
 
 
 def one_view(self: Preparation, pixels: torch.Tensor) -> torch.Tensor:
-    images = self.rows @ (pixels.permute(0, 3, 1, 2).float() / 255) @ self.columns
+    images = self.resize(pixels) / 255
     return self.network((images - self.mean) / self.std)
 
 
 def black(self: Preparation, pixels: torch.Tensor) -> torch.Tensor:
-    images = self.rows @ pixels.permute(0, 3, 1, 2).float() @ self.columns
+    images = self.resize(pixels)
     return self.network(images.clamp(max=0).expand(-1, 3, -1, -1))
 
 

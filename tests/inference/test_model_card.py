@@ -78,6 +78,7 @@ ENCODER: dict[str, Any] = {
     "source": "a package 1.0",
     "size": 224,
     "resizes": True,
+    "fine_tuned": False,
     "digest": "0123456789abcdef",
     "parameters": 3_371_008,
 }
@@ -93,7 +94,15 @@ def test_an_encoder_is_named_with_its_licence_and_source(run: Run) -> None:
     assert "resizes" not in dict(tables(card(run, encoder={**ENCODER, "resizes": False}))[0])["input"]
     assert "two heads with 12,345 parameters" in text
     assert "only what its encoder does" in text
+    assert "has not been changed" in text
     assert "encoder" not in card(run).partition("## Settings")[0]
+
+
+def test_a_fine_tuned_encoder_is_said_to_have_learned(run: Run) -> None:
+    text = card(run, encoder={**ENCODER, "fine_tuned": True})
+    assert "a pretrained encoder that was fine-tuned, with two heads: 12,345 parameters" in text
+    assert "has learned more from these" in text
+    assert "only what its encoder does" not in text
 
 
 def test_what_an_encoder_is_called_stays_text(run: Run) -> None:

@@ -1,7 +1,9 @@
 import csv
 import io
 import json
+import logging
 import os
+import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -13,12 +15,17 @@ import pytest
 from PIL import Image
 
 import ebpl
+from ebpl.calibration.conformal import METHODS, calibrate
 from ebpl.cli import main
 from ebpl.errors import DataError, RunError, UsageError
-from ebpl.inference.predict import Summary, find_images, measured_accuracy, predict_files
+from ebpl.inference.ensemble import Ensemble
+from ebpl.inference.predict import Summary, measured_accuracy, predict_files
+from ebpl.inference.sources import find_images
 from ebpl.io import csv_writer
+from ebpl.models.outliers import OutlierLimit
 from ebpl.models.predictions import BATCH, predict
 from ebpl.runs import Run
+from tests.encoders.helpers import tiny
 from tests.helpers import blobs, class_folders, quick, random_images
 
 
@@ -30,7 +37,8 @@ def run() -> Run:
 
 def predicted(run: Run, *places: str, **options: Any) -> tuple[list[dict[str, str]], Summary]:
     text = io.StringIO()
-    summary = predict_files(run, find_images(places), csv_writer(text), **options)
+    model = Ensemble([run], options.pop("outlier_quantile", 0.99))
+    summary = predict_files(model, find_images(places), csv_writer(text), **options)
     text.seek(0)
     return list(csv.DictReader(text)), summary
 
@@ -75,12 +83,29 @@ def test_below_the_wanted_confidence_there_is_no_label(run: Run) -> None:
 
 
 def test_images_with_a_higher_energy_than_the_training_images_are_outliers(run: Run) -> None:
-    limit = run.energy_limit(0.5)
-    assert limit is not None
+    assert run.outlier_limit(0.5) == OutlierLimit("energies", np.median(run.metrics()["training_energies"]))
     rows, summary = predicted(run, "photos", outlier_quantile=0.5)
     assert summary.outliers == sum(row["outlier"] == "yes" for row in rows)
     assert 0.3 < summary.outliers / len(rows) < 0.7
     assert predicted(run, "photos", outlier_quantile=1.0)[1].outliers <= 1  # but for the last digit
+
+
+def test_on_features_of_an_encoder_outliers_are_judged_by_their_reconstruction_error() -> None:
+    class_folders(Path("photos"), unlabeled=30)
+    short = {"model.components": 2, "optim.epochs": 1, "curriculum.pseudo_labels": "none"}
+    run = ebpl.train("photos", preset="features", set=short, encoder=tiny(20).info.name, run="run")
+    limit = run.outlier_limit(0.5)
+    assert limit is not None
+    assert limit.score == "reconstruction_errors"
+    rows, summary = predicted(run, "photos", outlier_quantile=0.5)
+    assert list(rows[0])[3:5] == ["energy", "reconstruction_error"]
+    expected = [float(row["reconstruction_error"]) > limit.value for row in rows]
+    assert [row["outlier"] == "yes" for row in rows] == expected
+    assert summary.outliers == sum(expected) > 0
+    chosen = {f"photos/{each.image}" for each in ebpl.suggest(run, n=30, outlier_quantile=0.5)}
+    found = {kind: {row["image"] for row in rows if row["outlier"] == kind} for kind in ("yes", "no")}
+    assert chosen & found["no"]
+    assert not chosen & found["yes"]
 
 
 def test_outliers_get_no_label_and_are_left_out_of_the_mean_confidence(run: Run) -> None:
@@ -98,15 +123,15 @@ def test_outliers_get_no_label_and_are_left_out_of_the_mean_confidence(run: Run)
 
 
 def test_an_energy_that_is_not_a_number_is_an_outlier(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ebpl.inference.predict as module
+    import ebpl.inference.ensemble as module
 
-    real = module.predict_images
+    real = module.predict
 
     def damaged(*arguments: Any) -> Any:
         found = real(*arguments)
         return type(found)(found.probabilities, np.full_like(found.energies, np.nan))
 
-    monkeypatch.setattr(module, "predict_images", damaged)
+    monkeypatch.setattr(module, "predict", damaged)
     rows, summary = predicted(run, "photos")
     assert {(row["label"], row["outlier"]) for row in rows} == {("", "yes")}
     assert summary.mean_confidence is None
@@ -170,7 +195,7 @@ def test_no_more_images_are_held_than_are_predicted_at_once(run: Run) -> None:
         written += 1
         most = max(most, pulled - written)
 
-    summary = predict_files(run, images(3 * BATCH + 5), write)
+    summary = predict_files(Ensemble([run]), images(3 * BATCH + 5), write)
     assert summary.images == written == 3 * BATCH + 5
     assert most < BATCH
 
@@ -391,12 +416,12 @@ def test_a_share_must_be_between_0_and_1(run: Run, name: str, value: Any) -> Non
 
 
 def test_the_decision_of_least_cost_is_the_one_computed_by_hand(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ebpl.inference.predict as module
+    import ebpl.inference.ensemble as module
     from ebpl.models.predictions import Predictions
 
     # deciding dogs costs 10 p(cats), deciding cats 1 p(dogs): dogs only if p(cats) < 1/11
     given = np.array([[0.95, 0.05], [0.5, 0.5], [0.1, 0.9], [0.08, 0.92]])
-    monkeypatch.setattr(module, "predict_images", lambda *_: Predictions(given, np.zeros(4)))
+    monkeypatch.setattr(module, "predict", lambda *_: Predictions(given, np.zeros(4)))
     Path("costs.csv").write_text("true,dogs,cats\ndogs,0,1\ncats,10,0\n")
     rows = ebpl.predict(run, random_images(4, 8, 8), decide="costs.csv", outlier_quantile=1.0, label_outliers=True)
     assert [row["label"] for row in rows] == ["cats", "cats", "dogs", "dogs"]
@@ -417,3 +442,100 @@ def test_a_decision_can_be_written_as_parquet(run: Run) -> None:
 def test_a_list_may_spell_its_paths_with_backslashes(run: Run) -> None:
     Path("list.csv").write_text("image\nphotos\\cats\\0.png\nphotos/dogs/0.png\n")
     assert [row["image"] for row in ebpl.predict(run, "list.csv")] == ["photos/cats/0.png", "photos/dogs/0.png"]
+
+
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Trained on two classes of noisy images, with enough test images to make promises from."""
+    folder = tmp_path_factory.mktemp("tested")
+    for part, count, seed in (("data/train", 12, 0), ("data/test", 120, 1), ("new", 40, 2)):
+        for number, (image, label) in enumerate(zip(*pixels_and_labels(count, seed), strict=True)):
+            path = folder / part / ("ab"[label] if part != "new" else "") / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    settings = quick(epochs=5, pseudo_labels="none", augment="none").changed({"optim.updates_per_epoch": 10})
+    return ebpl.train(folder / "data", settings, run=folder / "run")
+
+
+@pytest.fixture
+def new(tested: Run) -> Path:
+    """Images of those classes without labels."""
+    return Path(shutil.copytree(tested.path.parent / "new", "new"))
+
+
+def pixels_and_labels(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random, labels = np.random.default_rng(seed), np.arange(count) % 2
+    pixels = random.integers(0, 120, (count, 8, 8), dtype=np.uint8)
+    pixels[labels == 1, :, 4:] += 30
+    return pixels, labels
+
+
+def test_a_coverage_gives_each_image_the_set_that_calibration_on_the_test_images_gives(tested: Run, new: Path) -> None:
+    test = ebpl.load(tested.path.parent / "data").test
+    assert test is not None
+    model = tested.load_model()[0]
+    sets = calibrate(predict(model, test.pixels).probabilities, test.labels, 0.8)
+    rows = ebpl.predict(tested, new, coverage=0.8)
+    for row in rows:
+        shares = np.array([[row["p(a)"], row["p(b)"]]])
+        assert row["set"] == [name for name, inside in zip("ab", sets.contains(shares)[0], strict=True) if inside]
+    assert ebpl.predict_set(tested, new, 0.8) == [row["set"] for row in rows]
+    summary = ebpl.predict(tested, new, "a.csv", coverage=0.8)
+    assert sum(size * count for size, count in summary.set_sizes.items()) == sum(len(row["set"]) for row in rows)
+    with Path("a.csv").open(newline="") as file:
+        assert [row["set"] for row in csv.DictReader(file)] == [" | ".join(row["set"]) for row in rows]
+
+
+def test_sets_are_for_outliers_too_and_not_for_what_cannot_be_read(tested: Run, new: Path) -> None:
+    (new / "empty.png").touch()
+    rows = ebpl.predict(tested, new, coverage=0.9, outlier_quantile=0.0)
+    assert all((row["set"] is None) == (row["problem"] is not None) for row in rows)
+    assert [row["set"] for row in rows if row["problem"]] == [None]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sets_cover_new_images_by_every_method(tested: Run, method: str) -> None:
+    pixels, labels = pixels_and_labels(400, 3)
+    for how in ({}, {"by_class": True}, {"semi_supervised": True}):
+        sets = ebpl.predict_set(tested, pixels, 0.8, method=method, **how)
+        covered = np.mean(["ab"[label] in each for each, label in zip(sets, labels, strict=True)])
+        assert covered > 0.68  # of two classes, those that are not random often take both
+        assert covered < (0.92 if method == "lac" else 1.01)
+
+
+def test_parquet_holds_sets_as_lists(tested: Run, new: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    ebpl.predict(tested, new, "a.parquet", coverage=0.9)
+    rows = ebpl.predict(tested, new, coverage=0.9)
+    assert parquet.read_table("a.parquet").to_pydict()["set"] == [row["set"] for row in rows]
+
+
+def test_an_accuracy_labels_only_images_of_enough_confidence(tested: Run, new: Path) -> None:
+    summary = ebpl.predict(tested, new, "a.csv", accuracy=0.6, label_outliers=True)
+    promised = summary.promises.abstention
+    rows = ebpl.predict(tested, new, accuracy=0.6, label_outliers=True)
+    assert promised.threshold is not None
+    assert [row["label"] is not None for row in rows] == [row["confidence"] >= promised.threshold for row in rows]
+    with pytest.raises(DataError, match=r"From the run's 120 test images.* an accuracy of 99 % cannot be promised"):
+        ebpl.predict(tested, new, accuracy=0.99)
+
+
+def test_promises_can_be_made_from_other_labels(tested: Run, new: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pixels, labels = pixels_and_labels(60, 4)
+    mine = ebpl.from_arrays(pixels, labels, classes=["a", "b"], name="mine")
+    summary = ebpl.predict(tested, new, "a.csv", coverage=0.8, calibration=mine)
+    assert summary.promises.calibrated_on == "60 labelled images of mine"
+    few = ebpl.from_arrays(pixels[:5], labels[:5], classes=["a", "b"], name="few")
+    with pytest.raises(DataError, match=r"coverage of 90 % needs at least 9 labels .* here are 5 labels"):
+        ebpl.predict(tested, new, coverage=0.9, calibration=few)
+    uneven = ebpl.from_arrays(pixels[:40], np.where(np.arange(40) < 30, 0, labels[:40]), classes=["a", "b"])
+    with caplog.at_level(logging.WARNING, "ebpl"):
+        assert all("b" in each for each in ebpl.predict_set(tested, new, 0.9, calibration=uneven, by_class=True))
+    assert "always in the set is b" in caplog.text
+
+
+def test_wrong_promises_are_refused_before_any_work(tested: Run, new: Path) -> None:
+    for wrong in ({"coverage": 90}, {"coverage": 0.9, "set_method": "lca"}, {"accuracy": 1.0}):
+        with pytest.raises(UsageError, match=r"must be a number|Did you mean lac"):
+            ebpl.predict(tested, new, "a.csv", **wrong)
+    assert not Path("a.csv").exists()

@@ -12,6 +12,7 @@ HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 
 NEEDS_HOPPER = [pytest.mark.gpu, pytest.mark.skipif(not HOPPER, reason="PyTorch sees no Hopper GPU here")]
 
 SHAPES = [(64, 32, 16, 160), (6, 16, 64, 64), (5, 28, 32, 32), (7, 14, 64, 128), (5, 7, 128, 128), (4, 8, 640, 640)]
+SHAPES += [(3, 128, 16, 16), (3, 64, 16, 32), (3, 64, 32, 32), (2, 96, 32, 64)]
 """Images, side, inputs, outputs."""
 CASES: list[dict[str, Any]] = [
     {"taps": 9, "bias": True, "active": True},

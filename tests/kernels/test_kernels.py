@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from ebpl.kernels import FastNetwork, fast_network
+from ebpl.kernels import FastNetwork, _fits, fast_network
 from ebpl.models import HybridModel
 from tests.helpers import architecture
 
-SHAPES = [(10, 1, 3, 8), (16, 2, 1, 28), (10, 2, 3, 12)]
+SHAPES = [(10, 1, 3, 3, 8), (16, 2, 3, 1, 28), (10, 2, 3, 3, 12), (10, 2, 4, 3, 16), (10, 4, 5, 1, 32)]
+"""Depth, width, stages, channels, side."""
 
 
-def model(depth: int, width: int, channels: int) -> HybridModel:
-    made = architecture(depth=depth, width=width, shape=(channels, 8, 8), classes=4)
+def model(depth: int, width: int, channels: int, stages: int = 3) -> HybridModel:
+    made = architecture(depth=depth, width=width, stages=stages, shape=(channels, 8, 8), classes=4)
     return made.build().initialise(torch.Generator().manual_seed(1))
 
 
@@ -19,9 +20,11 @@ def images(channels: int, size: int) -> torch.Tensor:
     return torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize(("depth", "width", "channels", "size"), SHAPES)
-def test_features_and_all_gradients_are_those_of_the_network(depth: int, width: int, channels: int, size: int) -> None:
-    network = model(depth, width, channels).features
+@pytest.mark.parametrize(("depth", "width", "stages", "channels", "size"), SHAPES)
+def test_features_and_all_gradients_are_those_of_the_network(
+    depth: int, width: int, stages: int, channels: int, size: int
+) -> None:
+    network = model(depth, width, channels, stages).features
     fast = FastNetwork(network, torch.float32)
     fast.refresh()
     x = images(channels, size)
@@ -82,6 +85,30 @@ def test_gradients_of_parameters_share_no_memory() -> None:
 def test_the_cpu_goes_the_plain_way() -> None:
     network = model(10, 1, 3).features
     assert fast_network(network, (3, 32, 32), torch.device("cpu"), torch.bfloat16) is None
+
+
+@pytest.mark.parametrize(
+    ("width", "stages", "size", "images", "fits"),
+    [
+        (4, 3, 32, 64, True),
+        (4, 3, 28, 64, True),
+        (4, 3, 30, 64, False),  # cannot be halved twice
+        (4, 4, 64, 64, True),
+        (4, 4, 60, 64, False),  # nor three times
+        (4, 5, 128, 64, True),
+        (1, 5, 128, 64, True),
+        (10, 5, 128, 64, False),  # forty channels in the first stage
+        (4, 5, 128, 2**13, False),  # 2**31 numbers
+        (4, 5, 128, 2**13 - 1, True),
+        (4, 3, 128, 2**11, False),
+    ],
+)
+def test_the_kernels_take_what_they_can_count_and_halve_in_sixteens(
+    width: int, stages: int, size: int, images: int, fits: bool
+) -> None:
+    with torch.device("meta"):
+        network = model(10, width, 3, stages).features
+    assert _fits(network, (3, size, size), images) == fits
 
 
 def test_a_network_of_another_kind_has_no_fast_way() -> None:

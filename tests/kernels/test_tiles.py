@@ -25,7 +25,7 @@ def test_boxes_of_usual_images_have_no_overhang(size: int) -> None:
 
 
 @pytest.mark.parametrize("simple", [True, False])
-@pytest.mark.parametrize("size", [64, 32, 28, 16, 14, 8, 7, 4, 2])
+@pytest.mark.parametrize("size", [128, 96, 64, 48, 32, 28, 16, 14, 8, 7, 4, 2])
 @pytest.mark.parametrize("images", [64, 192, 7])
 def test_every_layer_of_every_width_has_a_tile_that_fits(images: int, size: int, simple: bool) -> None:
     for inputs in (16, *CHANNELS):
@@ -45,3 +45,7 @@ def test_every_layer_of_every_width_has_a_tile_that_fits(images: int, size: int,
                 assert isinstance(tile, Tile)
                 stage = tile.pixels + tile.outputs + tile.more_outputs
                 assert stage * tile.depth * 2 * tile.stages < HALF
+
+
+def test_a_wide_image_is_computed_like_several_narrow_ones() -> None:
+    assert choose((16, 128, 128), 64, 64, True) == choose((64, 128, 32), 64, 64, True)

@@ -45,6 +45,21 @@ def test_the_components_are_uncorrelated_sorted_by_variance_and_of_mean_square_o
     assert float(variances.mean()) == pytest.approx(1, abs=1e-5)
 
 
+def test_the_reconstruction_error_is_what_the_components_leave_out() -> None:
+    features = torch.rand(200, 5, generator=torch.Generator().manual_seed(0)) ** 2
+    built = backbone(tiny(5), components=3)
+    built.fit(features)
+    centered = built._centered(features).double()
+    basis = F.normalize(built.directions.double(), dim=0)
+    expected = (centered - centered @ basis @ basis.T).square().sum(1)
+    found = built.reconstruction_error(built.scale(features))
+    assert found is not None
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    whole = backbone(tiny(5), components=5)
+    whole.fit(features)
+    assert whole.reconstruction_error(whole.scale(features)) is None
+
+
 def test_the_length_of_features_does_not_matter() -> None:
     features = torch.rand(50, 5, generator=torch.Generator().manual_seed(0))
     built = backbone(tiny(5))

@@ -134,7 +134,7 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_the_backbone_of_the_settings_is_built_with_its_options() -> None:
     made = Architecture.of(preset("quick").model, (1, 8, 8), 3, density=True)
-    assert made == Architecture("wide_resnet", (1, 8, 8), 3, "diagonal", {"depth": 10, "width": 1})
+    assert made == Architecture("wide_resnet", (1, 8, 8), 3, "diagonal", {"depth": 10, "width": 1, "stages": 3})
     assert Architecture.of(preset("quick").model, (1, 8, 8), 3, density=False).precision_matrix is None
     network = build_backbone("wide_resnet", {"depth": 16, "width": 2}, (3, 32, 32))
     assert isinstance(network, WideResNet)
@@ -152,7 +152,7 @@ def test_pixels_are_kept_as_bytes_and_scaled_to_minus_one_to_one() -> None:
 
 
 def test_an_unknown_backbone_suggests_a_known_one() -> None:
-    assert backbones() == ["encoder", "rows", "wide_resnet"]
+    assert backbones() == ["encoder", "fine_tuned_encoder", "rows", "wide_resnet"]
     with pytest.raises(UsageError, match=r"There is no backbone 'wide_resnt'\. Did you mean wide_resnet"):
         build_backbone("wide_resnt", {}, (1, 8, 8))
     with pytest.raises(UsageError, match="Did you mean wide_resnet"):

@@ -1,9 +1,23 @@
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import cdist
 from sklearn.covariance import LedoitWolf
 
-from ebpl.models.outliers import FOLDS, belonging, cross_validated_distances, energy_limit, fit_detector
+from ebpl.data.sklearn_input import packed
+from ebpl.models import Architecture, HybridModel
+from ebpl.models.outliers import (
+    FOLDS,
+    OutlierLimit,
+    belonging,
+    cross_validated_distances,
+    cross_validated_errors,
+    discards_components,
+    fit_detector,
+    outlier_limit,
+)
+from ebpl.models.predictions import Predictions, predict
+from tests.helpers import architecture
 
 
 def classes(count: int, dimension: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -100,11 +114,69 @@ def test_where_many_are_strangers_it_is_the_labelled_images_that_tell() -> None:
     assert not kept[600:].any()
 
 
-def test_an_energy_limit_leaves_the_given_fraction_of_training_images_below_it() -> None:
-    energies = np.random.default_rng(0).normal(size=1001)
+@pytest.mark.parametrize("score", ["energies", "reconstruction_errors"])
+def test_a_limit_leaves_the_given_fraction_of_training_images_below_it(score: str) -> None:
+    values = np.random.default_rng(0).normal(size=1001)
     for fraction in (0.5, 0.9, 0.99, 1.0):
-        limit = energy_limit(energies.tolist(), fraction)
+        limit = outlier_limit({f"training_{score}": values.tolist()}, fraction)
         assert limit is not None
-        assert (energies <= limit).mean() == pytest.approx(fraction, abs=2e-3)
-    assert energy_limit(None, 0.99) is None
-    assert energy_limit([], 0.99) is None
+        assert limit.score == score
+        exceeded = limit.exceeded(Predictions(np.ones((1001, 1)), values, values))
+        assert 1 - exceeded.mean() == pytest.approx(fraction, abs=2e-3)
+    assert outlier_limit({}, 0.99) is None
+    assert outlier_limit({f"training_{score}": None}, 0.99) is None
+
+
+def test_the_reconstruction_error_comes_before_the_energy() -> None:
+    result = {"training_energies": [0.0, 100.0], "training_reconstruction_errors": [0.1, 0.3]}
+    assert outlier_limit(result, 1.0) == OutlierLimit("reconstruction_errors", 0.3)
+    found = Predictions(np.ones((3, 1)), np.full(3, 1e9), np.array([0.2, 0.4, np.nan]))
+    assert OutlierLimit("reconstruction_errors", 0.3).exceeded(found).tolist() == [False, True, True]
+
+
+def flat(count: int, directions: int, seed: int) -> np.ndarray:
+    """Rows of 40 numbers in a subspace, with a little noise, as a model of rows takes them."""
+    random, shape = np.random.default_rng(seed), np.random.default_rng(9)
+    rows = random.normal(size=(count, directions)) @ shape.normal(size=(directions, 40))
+    return packed(rows + 0.3 * random.normal(size=rows.shape))
+
+
+def of_rows(pixels: np.ndarray, components: int) -> HybridModel:
+    model = Architecture("rows", (1, *pixels.shape[1:3]), 2, "diagonal", {"components": components}).build()
+    model.initialise(torch.Generator().manual_seed(0))
+    model.features.fit(model.features.prepare(pixels))
+    return model
+
+
+def test_rows_outside_of_the_subspace_of_the_others_have_the_highest_errors() -> None:
+    rows = flat(60, 5, seed=0)
+    model = of_rows(rows, 8)
+    own, strange = (predict(model, each).reconstruction_errors for each in (flat(50, 5, 1), flat(50, 30, 2)))
+    assert own is not None
+    assert strange is not None
+    assert own.max() < strange.min()
+    assert ((own >= 0) & (strange <= 1)).all()
+
+
+def test_cross_validated_errors_are_those_of_new_images_and_not_of_images_that_were_fitted() -> None:
+    rows = flat(60, 5, seed=0)
+    model = of_rows(rows, 12)  # more than there are directions: the others fit noise
+    fitted, new = (predict(model, each).reconstruction_errors for each in (rows, flat(2000, 5, 1)))
+    validated = cross_validated_errors(model.features, rows)
+    assert fitted is not None
+    assert new is not None
+    assert validated is not None
+    assert np.mean(fitted) < 0.8 * np.mean(new)
+    assert np.mean(validated) == pytest.approx(np.mean(new), rel=0.15)
+    assert (new > np.quantile(validated, 0.9)).mean() < 0.2
+    np.testing.assert_array_equal(validated, cross_validated_errors(model.features, rows))
+
+
+def test_a_model_that_leaves_nothing_out_has_no_reconstruction_errors() -> None:
+    rows = flat(60, 5, seed=0)
+    whole, network = of_rows(rows, 40), architecture().build()
+    assert predict(whole, rows).reconstruction_errors is None
+    for features in (whole.features, network.features):
+        assert not discards_components(features)
+        assert cross_validated_errors(features, rows) is None
+    assert discards_components(of_rows(rows, 39).features)

@@ -185,6 +185,9 @@ def test_the_reason_says_what_is_wrong() -> None:
     refused(written(described(image_shape=[1, 8, 5000], architecture=wide)), "image_shape is [1, 8, 5000]")
     bare = {**DESCRIPTION["architecture"], "options": {"width": 1}}
     refused(written(described(architecture=bare)), "options have no 'depth'")
+    for stages in (6, 10**10):
+        tall = {**DESCRIPTION["architecture"], "options": {"depth": 10, "width": 1, "stages": stages}}
+        refused(written(described(architecture=tall)), f"it has {stages} stages")
     refused(written(described(classes=["a"])), "classes or image_shape are not those of the network")
 
 

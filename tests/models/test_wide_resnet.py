@@ -1,7 +1,10 @@
 import pytest
 import torch
 
-from ebpl.models.wide_resnet import WideResNet
+from benchmarks.operations import Operations, operations
+from ebpl.config import Settings
+from ebpl.models import Architecture, build_backbone
+from ebpl.models.wide_resnet import WideResNet, stages_for
 from tests.helpers import architecture
 
 
@@ -20,6 +23,56 @@ def test_parameter_counts_are_the_published_ones(depth: int, width: int, million
 def test_any_image_size_and_one_or_three_channels(channels: int, height: int, width: int) -> None:
     features = WideResNet(10, 1, channels)(torch.zeros(2, channels, height, width))
     assert features.shape == (2, 64)
+
+
+def built(size: int, stages: int, width: int = 4) -> Operations:
+    made = architecture(None, depth=16, width=width, stages=stages, shape=(3, size, size), classes=10)
+    return operations(made)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 10])
+@pytest.mark.parametrize("stages", [3, 4, 5])
+def test_each_stage_halves_the_image_and_doubles_the_channels(width: int, stages: int) -> None:
+    network = WideResNet(16, width, 3, stages)
+    assert network.dimension == 64 * width
+    x, seen = network.stem(torch.zeros(1, 3, 128, 128)), []
+    for block in network.blocks:
+        x = block(x)
+        seen.append(tuple(x.shape[1:]))
+    channels = [max(16, 64 * width >> stage) for stage in reversed(range(stages))]
+    sides = [128 >> stage for stage in range(stages)]
+    assert seen == [(c, side, side) for c, side in zip(channels, sides, strict=True) for _ in range(2)]
+
+
+def test_a_larger_image_costs_little_more_where_stages_are_added() -> None:
+    small = built(32, 3).convolutions
+    assert built(64, 4).convolutions / small == pytest.approx(1.37, abs=0.01)
+    assert built(128, 5).convolutions / small == pytest.approx(1.77, abs=0.01)
+    assert built(128, 3).convolutions / small == pytest.approx(16, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "stages"), [(8, 8, 3), (48, 48, 3), (49, 49, 4), (96, 96, 4), (97, 200, 5), (512, 512, 5)]
+)
+def test_the_stages_follow_from_the_size_of_the_images(height: int, width: int, stages: int) -> None:
+    shape = (3, height, width)
+    assert stages_for(height, width) == stages_for(width, height) == stages
+    assert Architecture.of(Settings().model, shape, 3, density=True).options["stages"] == stages
+    assert Architecture.of(Settings().changed({"model.stages": 3}).model, shape, 3, True).options["stages"] == 3
+
+
+def test_weights_that_do_not_say_how_many_stages_have_three() -> None:
+    old = build_backbone("wide_resnet", {"depth": 10, "width": 1}, (3, 128, 128))
+    assert isinstance(old, WideResNet)
+    assert old.stages == 3
+    assert old.state_dict().keys() == WideResNet(10, 1, 3, 3).state_dict().keys()
+
+
+def test_as_many_pixels_are_predicted_at_once_whatever_the_size() -> None:
+    def batch(height: int, width: int) -> int:
+        return build_backbone("wide_resnet", {"depth": 10, "width": 1}, (3, height, width)).batch
+
+    assert [batch(28, 28), batch(32, 32), batch(64, 64), batch(128, 64), batch(4096, 4096)] == [512, 512, 128, 64, 1]
 
 
 def test_images_of_a_batch_do_not_see_each_other() -> None:

@@ -84,9 +84,9 @@ def test_energies_of_quantiles_and_of_images_are_shares_of_all() -> None:
 
 def test_energies_that_are_all_the_same_or_not_finite_are_no_error() -> None:
     same = np.full(10, 3.0)
-    assert charts.energies(same, same, "images", 3.0) is not None
-    assert charts.energies(None, np.full(3, np.nan), "images", None) is None
-    assert charts.energies(None, None, "images", None) is None
+    assert charts.scores("energy", same, same, "images", 3.0) is not None
+    assert charts.scores("energy", None, np.full(3, np.nan), "images", None) is None
+    assert charts.scores("energy", None, None, "images", None) is None
 
 
 def test_the_risk_of_one_image_can_be_drawn() -> None:

@@ -156,3 +156,27 @@ def test_it_can_be_printed_in_black_on_white(written: Callable[[str], Path], ope
     assert found.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not found.is_visible("nav")
     assert found.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_a_dot_of_the_map_shows_its_picture_where_it_is_pointed_at_or_reached_by_keyboard(
+    written: Callable[[str], Path], open_page: Open, width: int
+) -> None:
+    found = open_page(written("with truth"), width)
+    dots = found.query_selector_all(".map .spot")
+    assert len(dots) > 50
+    assert not found.is_visible(".map .card")
+    dots[-1].hover()
+    assert dots[-1].query_selector("img").is_visible()
+    found.mouse.move(0, 0)
+    assert not found.is_visible(".map .card")
+    found.focus("nav a:last-child")
+    for _ in range(5):  # before the map there may be tables that scroll
+        found.keyboard.press("Tab")
+        if card := found.query_selector(".map .spot:focus .card"):
+            break
+    assert card.is_visible()
+    box = card.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert found.evaluate("document.documentElement.scrollWidth") <= width

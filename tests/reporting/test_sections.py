@@ -7,6 +7,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from ebpl.data.dataset import Images
 from ebpl.metrics.classification import wilson_interval
+from ebpl.models.outliers import OutlierLimit
 from ebpl.models.predictions import Predictions
 from ebpl.reporting import sections
 from ebpl.reporting.report_data import Context, Seen, Sight
@@ -76,7 +77,7 @@ def test_pictures_are_capped_whatever_there_is() -> None:
     answers = random_answers(500)
     assert len(sections.mistakes(answers, CLASSES)["pictures"]) == sections.MISTAKES
     assert len(sections.uncertain(answers, CLASSES, None, True)["pictures"]) == sections.UNCERTAIN
-    assert len(sections.outlying(answers, CLASSES, 0.0)["pictures"]) == sections.OUTLYING
+    assert len(sections.outlying(answers, CLASSES, OutlierLimit("energies", 0.0))["pictures"]) == sections.OUTLYING
 
 
 def test_the_most_uncertain_come_first_with_their_two_best_guesses() -> None:
@@ -88,7 +89,7 @@ def test_the_most_uncertain_come_first_with_their_two_best_guesses() -> None:
 
 def test_outliers_are_not_among_the_images_to_label_next() -> None:
     answers = seen([[0.5, 0.5, 0], [0.6, 0.4, 0], [0.9, 0.1, 0]], [-1] * 3, energies=[5.0, 0.0, 0.0])
-    found = sections.uncertain(answers, CLASSES, 1.0, True)
+    found = sections.uncertain(answers, CLASSES, OutlierLimit("energies", 1.0), True)
     assert [each["name"] for each in found["pictures"]] == ["no. 101", "no. 102"]
 
 
@@ -116,9 +117,9 @@ def test_results_by_class_come_first_where_one_class_is_several_times_another() 
 
 def test_the_most_outlying_have_the_highest_energy_and_are_marked_beyond_the_limit() -> None:
     answers = seen(np.eye(3), [0, 1, -1], energies=[1.0, np.nan, -2.0])
-    found = sections.outlying(answers, CLASSES, 0.5)
+    found = sections.outlying(answers, CLASSES, OutlierLimit("energies", 0.5))
     assert [each["beyond"] for each in found["pictures"]] == [True, True, False]
-    assert [each["energy"] for each in found["pictures"]][1:] == ["1.00", "−2.00"]
+    assert [each["score"] for each in found["pictures"]][1:] == ["1.00", "−2.00"]
     assert found["beyond"] == 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ebpl.config.compat import BEFORE
 from ebpl.errors import RunError
 from ebpl.inference.evaluate import SAMPLES
 from ebpl.metrics import METRICS
@@ -103,7 +104,7 @@ def test_settings_of_version_0_1_are_read_as_those_of_today() -> None:
         "[settings.curriculum]\ncalibration_holdout = 0.2\n"
     )
     assert read_settings(old) == read_settings(new)
-    assert read_settings(new)[0] == {"seed": 3, "sgld.steps": 5, "curriculum.calibration_holdout": 0.2}
+    assert read_settings(new)[0] == {**BEFORE, "seed": 3, "sgld.steps": 5, "curriculum.calibration_holdout": 0.2}
 
 
 Named = Callable[[str], Run]

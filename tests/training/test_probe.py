@@ -6,8 +6,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
+from ebpl.config.presets import preset
 from ebpl.models import GaussianHead
 from ebpl.training.probe import AMOUNTS, DECAYS, fit_probe, logistic_regression, stratified_folds
+from tests.encoders.helpers import tiny
+from tests.helpers import blobs, trainer_of
 
 CLASSES = 3
 
@@ -77,6 +80,20 @@ def test_a_class_with_one_label_leaves_nothing_to_validate_on() -> None:
     probe = fit_probe(rows[:3], labels[:3], rows[3:], CLASSES, 6e-4, 0)
     assert probe.check is None
     assert probe.weight.isfinite().all()
+
+
+def test_labels_that_are_held_out_are_not_learned_from() -> None:
+    changes = {"model.encoder": tiny().info.name, "curriculum.calibration_holdout": 0.5, "sgld.buffer_size": 64}
+    found = []
+    for shift in (0, 1):
+        trainer = trainer_of(preset("features", changes), blobs(300, unlabeled=False))
+        images = trainer.training_set
+        assert images.held_out >= 100
+        held = images.targets[images.labeled - images.held_out :]
+        held.copy_(held.roll(shift, 1))
+        next(trainer.work())
+        found.append(trainer.state.model.classifier.weight.detach().clone())
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("precision", ["identity", "diagonal", "full"])

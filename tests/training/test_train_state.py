@@ -153,6 +153,18 @@ def test_a_checkpoint_holds_the_chains_of_all_processes_and_each_takes_its_own()
         assert torch.equal(own["tensors"]["model.classifier.bias"], stored["tensors"]["model.classifier.bias"])
 
 
+def test_chains_beyond_what_the_buffer_holds_today_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = made()
+    assert whole.buffer is not None
+    stored = whole.snapshot()
+    monkeypatch.setattr("ebpl.sampling.LARGEST", 100 * 8 * 8)
+    state = made()
+    assert state.buffer is not None
+    assert len(state.buffer.samples) == 64  # the chains of an update
+    state.restore(state.with_own_chains(stored))
+    assert torch.equal(state.buffer.samples, whole.buffer.samples[:64])
+
+
 def test_the_sampling_copy_follows_the_model_and_takes_no_gradient() -> None:
     state = made()
     twin = sampling_copy(state.model, torch.bfloat16)

@@ -10,6 +10,7 @@ import ebpl
 from ebpl.calibration import holdout_mask
 from ebpl.config import Settings
 from ebpl.data.split import split_for
+from ebpl.errors import RunError
 from ebpl.sampling import FittedGaussian
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.training_set import ALL, LABELED, UNLABELED, TrainingSet, batches, epoch_order
@@ -193,3 +194,15 @@ def test_the_gaussian_that_chains_start_from_is_fitted_to_the_networks_inputs(mo
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert trainer_of(quick()).state.buffer.start is None
+
+
+def test_images_that_do_not_fit_on_the_device_are_an_error_that_says_how_large_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    backbone = architecture().build().features
+    with pytest.raises(RunError, match=r"The 120 training images take 0\.0 GB, which is more memory than cpu has left"):
+        TrainingSet.prepare(blobs(), quick(), 0.0, backbone, torch.device("cpu"))

@@ -117,6 +117,11 @@ def _compared(
     return float((probabilities.argmax(1) == labels).mean()), float(probabilities.max(1).mean()), proof, likeliest
 
 
+def likeliest_temperature(probabilities: NDArray[np.float64], labels: NDArray[np.int64], scale: float) -> float:
+    """The temperature that labels of images make likeliest; before any, its logarithm is normal around 0."""
+    return _compared(probabilities, labels, 1.0, scale)[3]
+
+
 def _nll(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """The negative log-likelihood of the labels, summed."""
     return float((np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(labels)), labels]).sum())

@@ -86,7 +86,7 @@ def add_suggest_options(parser: Parser) -> None:
         help="tasks without the model's answer, so that it does not sway who labels",
     )
     add("--with-outliers", action="store_true", help="also images that do not look like the others")
-    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
+    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher score than this "
         "share of the training images (default: 0.99)")  # fmt: skip
     add("--force", action="store_true", help="replace files that exist already")
     add_data_dir(parser)
@@ -95,7 +95,7 @@ def add_suggest_options(parser: Parser) -> None:
 
 def suggest(options: argparse.Namespace) -> int:
     """Write which unlabelled images to label next."""
-    from ebpl.inference.evaluate import images_now
+    from ebpl.inference.sources import images_now
     from ebpl.io import csv_writer, partly_written
     from ebpl.labeling import suggest
     from ebpl.runs import Run
@@ -313,6 +313,8 @@ def _advice(found: Inspection) -> list[str]:
     if suggestion is None or recommended is None:
         return ["It cannot be trained on as it is."]
     how = f"on the features of {recommended.encoder}" if recommended.encoder else "from nothing"
+    if recommended.size_accuracies and (size := recommended.image_size):
+        how += f" at {size} x {size} pixels"
     lines = [f"Learn {how}. {recommended.reason}", "", "Train with:", f"  {suggestion.command}"]
     if timing := suggestion.timing:
         images = number_of(len(found.contents.entries), "image")

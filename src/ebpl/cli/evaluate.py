@@ -28,6 +28,7 @@ def add_evaluate_options(parser: Parser) -> None:
     add("data", metavar="DATA", nargs="?", help="labelled images (default: the run's own test images)")
     add_data_dir(parser)
     add("--json", metavar="FILE", help="also write metrics and reliability bins to FILE (-: print them)")
+    _add_sets(parser, "also measure prediction sets of this coverage: see ebpl predict")
     add("--force", action="store_true", help="replace the file that --json names if it exists")
     add_skip_unreadable(parser)
 
@@ -47,11 +48,13 @@ def evaluate(options: argparse.Namespace) -> int:
     folder = Path(options.run)
     if options.json:
         check_output(options.json, options.force, inside=folder)
-    how = {"data_dir": options.data_dir, "skip_unreadable": options.skip_unreadable}
+    asked = ("data_dir", "skip_unreadable", "coverage", "set_method", "by_class")
+    how: dict[str, Any] = {name: getattr(options, name) for name in asked}
     if seed_folders(folder):
         result = evaluation_of_seeds(folder, options.data, **how)
         run = Run(folder / f"seed-{next(iter(result['seeds']))}")
-        table = seeds_table(title(run), {seed: each["metrics"] for seed, each in result["seeds"].items()})
+        of_seeds = {seed: each["metrics"] for seed, each in result["seeds"].items()}
+        table = seeds_table(title(run), of_seeds, result.get("ensemble", {}).get("metrics"))
     else:
         run = Run(folder)
         result = evaluation(run, options.data, **how)
@@ -63,6 +66,8 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.json:
         write_json(Path(options.json), result)
     show(table)
+    if found := result.get("ensemble", result).get("prediction_sets"):
+        print(_measured_sets(found))
     every = result.get("seeds", {"": result})
     for note in dict.fromkeys(note for each in every.values() for note in each["notes"]):
         print(harmless(note))
@@ -75,6 +80,28 @@ def evaluate(options: argparse.Namespace) -> int:
         print(f"Seed {seed} is left out: {reason}")
     tell_lost(folder)
     return 0
+
+
+def _add_sets(parser: Parser, coverage: str) -> None:
+    """The options of prediction sets."""
+    from ebpl.calibration.conformal import METHODS
+
+    add = parser.add_argument
+    add("--coverage", type=share, metavar="P", help=coverage)
+    add("--set-method", default="lac", metavar="NAME", help=f"their score: {', '.join(METHODS)} (default: lac)")
+    add("--by-class", action="store_true", help="this coverage within each class, which needs more labels")
+
+
+def _measured_sets(found: dict[str, Any]) -> str:
+    """How often prediction sets held the true class, and how large they were."""
+    low, high = found["coverage_interval"]
+    told = (
+        f"Prediction sets for a coverage of {100 * found['wanted']:g} % ({found['method']}), each by the other images "
+        f"in ten folds: coverage {100 * found['coverage']:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %),"
+        f" mean size {found['mean_size']:.2f}"
+    )
+    worst = min((row for row in found["by_class"] if row["images"]), key=lambda row: row["coverage"])
+    return harmless(f"{told}; lowest by class: {100 * worst['coverage']:.1f} % ({worst['class']})")
 
 
 def add_report_options(parser: Parser) -> None:
@@ -121,13 +148,18 @@ def export(options: argparse.Namespace) -> int:
 def add_predict_options(parser: Parser) -> None:
     """The options of `ebpl predict`."""
     add = parser.add_argument
-    add("run", metavar="RUN", help="the run directory")
+    add("run", metavar="RUN", help="the run directory, or the folder of several seeds: all of them together")
     add("images", metavar="IMAGES", nargs="+", help="image files, folders (all images in them and below), or CSVs that "
         "list files in a column image")  # fmt: skip
     add("--output", default="-", metavar="FILE", help="the file to write: a .csv or a .parquet "
         "(default: a CSV to standard output)")  # fmt: skip
     add("--abstain-below", type=share, default=0.0, metavar="P", help="no label where the confidence is lower")
-    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher energy than this "
+    add("--accuracy", type=share, metavar="P", help="no label where the confidence does not promise this accuracy")
+    _add_sets(parser, "a column 'set': the classes that hold the true one with this probability")
+    add("--semi-supervised", action="store_true", help="use IMAGES too for the sets, where labels are few")
+    add("--calibration", metavar="DATA", help="labelled images to make these promises from (default: the run's own "
+        "test or validation images)")  # fmt: skip
+    add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher score than this "
         "share of the training images (default: 0.99)")  # fmt: skip
     add("--label-outliers", action="store_true", help="give outliers a label too (default: they get none)")
     add(
@@ -144,26 +176,29 @@ def predict(options: argparse.Namespace) -> int:
     """Label image files with a run's model."""
     from ebpl.errors import DataError
     from ebpl.inference.predict import Summary, measured_accuracy, predict
-    from ebpl.runs import Run
+    from ebpl.runs import Run, seed_folders
     from ebpl.terminal import counted
 
-    run = Run(options.run)
-    wanted = ("abstain_below", "outlier_quantile", "label_outliers", "decide", "force")
+    run = None if seed_folders(Path(options.run)) else Run(options.run)
+    limits = ("abstain_below", "outlier_quantile", "label_outliers", "decide", "force", "accuracy", "coverage")
+    wanted = (*limits, "set_method", "by_class", "semi_supervised", "calibration")
     how: dict[str, Any] = {name: getattr(options, name) for name in wanted}
     with counted("images") as done:
-        summary = predict(run, options.images, options.output, **how, done=done)
+        summary = predict(run or options.run, options.images, options.output, **how, done=done)
     assert isinstance(summary, Summary)
+    promised = summary.promises.abstention if summary.promises else None
+    at_least = max(options.abstain_below, promised.threshold or 0.0) if promised else options.abstain_below
     parts = [f"{number_of(summary.images, 'image')}, {summary.kept + summary.labelled_outliers} labelled"]
-    if summary.coverage is not None and options.abstain_below:
+    if summary.coverage is not None and at_least:
         parts[0] += f" (coverage {100 * summary.coverage:.0f} %)"
     advice = ""
     if summary.mean_confidence is not None and summary.coverage is not None:
         of_them = f" of the {summary.kept} that are no outliers" if summary.labelled_outliers else ""
         confidence = f"mean confidence{of_them} {100 * summary.mean_confidence:.0f} %"
-        if measured := measured_accuracy(run, options.abstain_below):
-            parts += [_measured(measured, options.abstain_below, summary), confidence]
+        if run and (measured := measured_accuracy(run, at_least)):
+            parts += [_measured(measured, at_least, summary), confidence]
         else:
-            why, advice = _not_measured(run)
+            why, advice = _not_measured(run, options.run)
             parts += [confidence, f"how many are right was not measured: {why}"]
         if options.decide != "probable":
             parts.append("this is of the column 'label'; the decisions were not measured")
@@ -178,13 +213,37 @@ def predict(options: argparse.Namespace) -> int:
     if summary.unreadable:
         parts.append(f"{summary.unreadable} cannot be read")
     print("; ".join(parts) + ".", file=sys.stderr)
-    for line in (advice, summary.skipped_in_words and f"Skipped: {summary.skipped_in_words}."):
+    for line in (*_promised(summary), advice, summary.skipped_in_words and f"Skipped: {summary.skipped_in_words}."):
         if line:
-            print(line, file=sys.stderr)
+            print(harmless(line), file=sys.stderr)
     if summary.unreadable == summary.images:
         where = "" if options.output == "-" else f" in {options.output}"
         raise DataError(f"None of the images can be read: the column 'problem'{where} says why.")
     return 0
+
+
+def _promised(summary: Summary) -> list[str]:
+    """What was promised, from which labels, and what came of it."""
+    if (promises := summary.promises) is None:
+        return []
+    lines = [f"Calibrated on {promises.calibrated_on}."]
+    if promises.abstention:
+        lines.append(f"By calibration, {promises.abstention}.")
+    if sets := promises.sets:
+        images, (low, high) = sum(summary.set_sizes.values()), sets.likely
+        size = sum(size * count for size, count in summary.set_sizes.items()) / max(images, 1)
+        within = " within each class" if sets.by_class else ""
+        spread = f"; for the labels at hand it is {100 * low:.0f} to {100 * high:.0f} % in 90 of 100 draws"
+        if sets.unlabelled:
+            spread = f"; {number_of(sets.unlabelled, 'unlabelled image')} were used too, so this is approximate"
+        lines.append(
+            f"Prediction sets hold the true class with a probability of {100 * sets.coverage:g} %{within} "
+            f"({sets.method}){'' if sets.by_class else spread}. Mean size {size:.2f}; {summary.set_sizes[1]} of "
+            f"{number_of(images, 'set')} hold one class, {summary.set_sizes[0]} none."
+        )
+        if summary.set_sizes[0]:
+            lines.append("An empty set: no class fits as well as it must. A higher coverage leaves fewer of them.")
+    return [*lines, *promises.notes]
 
 
 def _measured(measured: Measured, at_least: float, summary: Summary) -> str:
@@ -206,11 +265,13 @@ def _measured(measured: Measured, at_least: float, summary: Summary) -> str:
     return told
 
 
-def _not_measured(run: Run) -> tuple[str, str]:
+def _not_measured(run: Run | None, path: str) -> tuple[str, str]:
     """Why it is not known how many labels are right, and a line on how to find out."""
     from ebpl.calibration import CalibrationCheck
 
-    command = f"ebpl evaluate {shlex.quote(str(run.path))} LABELLED_IMAGES"
+    command = f"ebpl evaluate {shlex.quote(path)} LABELLED_IMAGES"
+    if run is None:
+        return "a run knows only its own answers", f"To measure it: {command}"
     if not run.finished:
         return "the run is not finished", f"To measure it: {command}"
     result = run.metrics()

@@ -91,7 +91,7 @@ def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
     )
     add = group.add_argument
     add("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: see ebpl inspect)")
-    add("--config", metavar="FILE", help="a TOML file of settings, such as a run's settings.toml")
+    add("--config", metavar="FILE", help="a TOML file, such as a run's settings.toml")
     add("--set", metavar="X=Y", dest="set", action="append", default=[],
         help="any setting, for instance sgld.steps=5; may be repeated")  # fmt: skip
     for setting in fields().values():
@@ -116,7 +116,9 @@ SHORT_HELP = {
     "labels_per_class": "labels kept per class (default: all of your own data)",
     "validation_fraction": "labels held out to choose the weights",
     "augment": "label-preserving augmentation",
+    "seed": "seed of all random numbers",
     "encoder": "a pretrained encoder: see ebpl encoders",
+    "fine_tune": "which of its weights are learned too",
     "depth": "depth of the network: 10, 16, 22, 28 ...",
     "width": "width factor of the network",
     "batch_size": "images in a batch",

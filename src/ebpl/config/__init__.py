@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
+from ebpl.config.setting import Setting as Setting
 from ebpl.errors import UsageError, did_you_mean
 
 
@@ -49,8 +48,10 @@ class DataSettings:
         "for your own data)",
         option=True,
     )
-    max_shift: int = _setting(2, "largest shift in pixels", low=0, high=4096)
-    pixel_noise: float = _setting(0.03, "standard deviation of Gaussian noise added to training images", low=0)
+    max_shift: int = _setting(2, "largest shift in pixels; above 32 pixels, in 32nds of the side", low=0, high=4096)
+    pixel_noise: float = _setting(
+        0.03, "standard deviation of Gaussian noise added to training images, or to an encoder's features", low=0
+    )
     mixup_probability: float = _setting(
         0.0, "probability that an image of the classified batch is mixed with another (mixup)", low=0, high=1
     )
@@ -67,18 +68,29 @@ class ModelSettings:
         None, "learn from the features of this pretrained encoder, see ebpl encoders (default: none)", option=True
     )
     components: int = _setting(128, "principal components of an encoder's features", low=1, high=100_000)
+    fine_tune: Literal["none", "last", "all"] = _setting(
+        "none", "which of the encoder's weights are learned too: none, those of its last blocks, or all", option=True
+    )
     backbone: str = _setting("wide_resnet", "feature extractor, by its name in the registry of backbones")
     depth: int = _setting(16, "depth of the wide residual network: 10, 16, 22, 28 ...", low=10, high=1000, option=True)
     width: int = _setting(4, "width factor of the wide residual network", low=1, high=100, option=True)
+    stages: int = _setting(
+        0, "stages of the wide residual network (0: 3 for images of up to 48 pixels, 4 up to 96, else 5)", low=0, high=5
+    )
     precision_matrix: Literal["identity", "diagonal", "full"] = _setting(
         "diagonal", "shape of the precision matrix that all classes of the Gaussian head share"
     )
 
     @property
+    def frozen_encoder(self) -> str | None:
+        """The encoder, if it stays as it is."""
+        return self.encoder if self.fine_tune == "none" else None
+
+    @property
     def network(self) -> str:
         """The network as papers call it."""
         if self.encoder:
-            return self.encoder
+            return self.encoder if self.frozen_encoder else f"fine-tuned {self.encoder}"
         return f"WRN-{self.depth}-{self.width}" if self.backbone == "wide_resnet" else self.backbone
 
 
@@ -94,6 +106,7 @@ class OptimSettings:
         64, "images in the classified batch and in the density batch", low=1, high=100_000, option=True
     )
     learning_rate: float = _setting(1e-4, "learning rate of Adam", low=0, option=True)
+    encoder_lr_factor: float = _setting(0.1, "fraction of it for the weights of a fine-tuned encoder", low=0, high=1)
     warmup_updates: int = _setting(0, "updates of linear warm-up after an initialisation", low=0, high=1e9)
     final_lr_factor: float = _setting(
         1.0, "fraction of the learning rate left at the end of each phase, after a cosine (1: constant)", low=0, high=1
@@ -176,7 +189,7 @@ class SGLDSettings:
     gradient_clip: float = _setting(0.0, "clamp each value of the energy's gradient to +-this (0: off)", low=0)
     clamp_samples: bool = _setting(False, "keep samples inside the range of images, [-1, 1]")
     chains: int = _setting(64, "chains sampled for each update", low=1, high=100_000)
-    buffer_size: int = _setting(10_000, "samples kept in the replay buffer", low=1, high=10_000_000)
+    buffer_size: int = _setting(10_000, "samples in the replay buffer, up to 512 MiB", low=1, high=10_000_000)
     restart_probability: float = _setting(0.05, "probability that a chain restarts", low=0, high=1)
     start: Literal["uniform", "gaussian"] = _setting(
         "uniform", "where chains start: uniform noise, or a Gaussian fitted to the training images"
@@ -259,96 +272,6 @@ class Settings:
         return getattr(getattr(self, setting.group) if setting.group else self, setting.field.name)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A field of one of the groups, with its full name."""
-
-    group: str
-    """'' for the few that stand outside of the groups."""
-    field: dataclasses.Field[Any]
-    hint: Any
-
-    @property
-    def name(self) -> str:
-        """`group.name`."""
-        return f"{self.group}.{self.field.name}" if self.group else self.field.name
-
-    @property
-    def help(self) -> str:
-        """What it does, in a line."""
-        text: str = self.field.metadata["help"]
-        return text
-
-    @property
-    def is_option(self) -> bool:
-        """Whether it is an option of the command line, without its group."""
-        return bool(self.field.metadata["option"])
-
-    @property
-    def type(self) -> Any:
-        """Its type without `| None`."""
-        if get_origin(self.hint) is types.UnionType:
-            return next(kind for kind in get_args(self.hint) if kind is not type(None))
-        return self.hint
-
-    @property
-    def is_optional(self) -> bool:
-        """Whether it may be left open (None), to be filled in from the data."""
-        return type(None) in get_args(self.hint)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The least and the greatest value that make sense."""
-        return self.field.metadata["low"], self.field.metadata["high"]
-
-    def checked(self, value: Any) -> Any:
-        """The value in the field's own type, or an error that names the setting and what it takes."""
-        kind = self.type
-        if value is None:
-            if self.is_optional:
-                return None
-            raise UsageError(f"{self.name} needs a value.")
-        if get_origin(kind) is Literal:
-            if value not in get_args(kind):
-                raise UsageError(f"{self.name} is {value!r}. {did_you_mean(str(value), get_args(kind))}")
-            return value
-        if kind is str:
-            if not isinstance(value, str):
-                raise UsageError(f"{self.name} is {value!r}, but must be a name.")
-            return value
-        wrong_bool = isinstance(value, bool) != (kind is bool)
-        if wrong_bool or not isinstance(value, (int, float)):
-            raise UsageError(f"{self.name} is {value!r}, but must be {_KINDS[kind]}.")
-        if not -sys.float_info.max <= value <= sys.float_info.max:
-            raise UsageError(f"{self.name} is {str(value)[:40]}, but must be a finite number.")
-        if kind is int and value != int(value):
-            raise UsageError(f"{self.name} is {value!r}, but must be {_KINDS[kind]}.")
-        low, high = self.range
-        if not low <= value <= high:
-            wanted = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:.12g}"
-            raise UsageError(f"{self.name} is {str(value)[:40]}, but must be {wanted}.")
-        return kind(value)
-
-    def parsed(self, text: str) -> Any:
-        """The value that a word of the command line stands for."""
-        if self.is_optional and text.lower() in ("auto", "none"):
-            return None
-        if self.type is bool:
-            if text.lower() not in (*_YES, *_NO):
-                raise UsageError(f"{self.name} is {text!r}, but must be true or false.")
-            return text.lower() in _YES
-        if self.type in (int, float):
-            try:
-                return self.type(text)
-            except ValueError:
-                raise UsageError(f"{self.name} is {text!r}, but must be {_KINDS[self.type]}.") from None
-        return text
-
-
-_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
-
-
 @cache
 def fields() -> dict[str, Setting]:
     """Every setting by its full name."""
@@ -367,10 +290,8 @@ def fields() -> dict[str, Setting]:
 @cache
 def groups() -> dict[str, str]:
     """The groups and what each is about; '' stands for the settings outside of them."""
-    named = {field.name: typing.get_type_hints(Settings)[field.name] for field in dataclasses.fields(Settings)}
-    docs = {
-        name: (kind.__doc__ or "").splitlines()[0] for name, kind in named.items() if dataclasses.is_dataclass(kind)
-    }
+    named = typing.get_type_hints(Settings)
+    docs = {name: kind.__doc__ or "" for name, kind in named.items() if dataclasses.is_dataclass(kind)}
     return {"": "What is trained.", **docs}
 
 

@@ -58,6 +58,8 @@ OLD_NAMES = {
 """Settings of version 0.1, which had no groups."""
 RETIRED: dict[str, Any] = {"strong": 0.0, "mixed": "all", "guard_every": 10}
 """Settings of version 0.1 that are gone, with the value at which nothing changes without them."""
+BEFORE: dict[str, Any] = {"model.stages": 3}
+"""What runs were trained with before there was such a setting, where that is not its default."""
 OLD_COLUMNS = {"asked": "mask_rate", "gap": "energy_gap"}
 """Columns of metrics.csv and names of curves."""
 
@@ -67,6 +69,11 @@ def modern_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in settings.items() if RETIRED.get(name, ...) != value or name == "guard_every"}
     kept.pop("guard_every", None)  # how often losses were looked at is without effect on the result
     return {OLD_NAMES.get(name, name): value for name, value in kept.items()}
+
+
+def settings_of_run(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run was written with, which may be older than some of today's."""
+    return {**BEFORE, **modern_names(stored)}
 
 
 def retired(settings: Mapping[str, Any]) -> list[str]:

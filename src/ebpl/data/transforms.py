@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+SHIFTED = 32
+"""Height or width up to which shifts count in pixels; in larger images they are longer by as much."""
 ROTATION = math.radians(30)
 ZOOM = math.log(1.3)
 SHEAR = 0.2
@@ -22,7 +24,8 @@ HIDDEN = 0.5
 def augment(images: Tensor, kind: str, max_shift: int, generator: torch.Generator) -> Tensor:
     """Each image shifted (edges repeated), for `flip` also mirrored, for `dihedral` also upside down or transposed.
 
-    Images are (N, C, H, W); transposing is left out where they are not square.
+    Images are (N, C, H, W); transposing is left out where they are not square. Shifts are up to `max_shift` pixels, or
+    that many 32nds of a height or width above 32.
     """
     if kind == "none":
         return images
@@ -32,11 +35,12 @@ def augment(images: Tensor, kind: str, max_shift: int, generator: torch.Generato
     def coin() -> Tensor:
         return torch.rand(count, 1, generator=generator, device=device) < 0.5
 
-    def shift() -> Tensor:
-        return torch.randint(-max_shift, max_shift + 1, (count, 1), generator=generator, device=device)
+    def shifted(side: int) -> Tensor:
+        most = max_shift * max(side, SHIFTED) // SHIFTED
+        shift = torch.randint(-most, most + 1, (count, 1), generator=generator, device=device)
+        return (torch.arange(side, device=device) + shift).clamp(0, side - 1)
 
-    rows = (torch.arange(height, device=device) + shift()).clamp(0, height - 1)
-    columns = (torch.arange(width, device=device) + shift()).clamp(0, width - 1)
+    rows, columns = shifted(height), shifted(width)
     if kind in ("flip", "dihedral"):
         columns = torch.where(coin(), width - 1 - columns, columns)
     if kind == "dihedral":

@@ -96,7 +96,7 @@ class Encoder:
 
         from ebpl.encoders.cache import FeatureCache, image_digest
 
-        _check(pixels)
+        check_pixels(pixels)
         places: dict[bytes, list[int]] = {}
         for index, image in enumerate(pixels):
             places.setdefault(image_digest(image), []).append(index)
@@ -191,7 +191,8 @@ def encode_all(images: ImageSet, name: str | None, progress: Progress) -> None:
         encoder.encode(pixels, done, say=progress.say)
 
 
-def _check(pixels: NDArray[np.uint8]) -> None:
+def check_pixels(pixels: NDArray[np.uint8]) -> None:
+    """An error where an encoder cannot take these images."""
     if pixels.dtype != "uint8" or pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or 0 in pixels.shape[1:]:
         raise DataError(
             f"An encoder takes images as bytes (N, height, width, 1 or 3), not {pixels.dtype} of {pixels.shape}."

@@ -63,6 +63,11 @@ def build_network(architecture: str) -> tuple[nn.Module, tuple[str, ...]]:
         return module.build(), (module.CLASSIFIER,)
 
 
+def is_network(architecture: str) -> bool:
+    """Whether `build_network` takes this name."""
+    return architecture in NETWORKS or architecture.startswith(TIMM)
+
+
 def _pretrained_timm(architecture: str) -> nn.Module:
     import torch
 

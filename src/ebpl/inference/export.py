@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from ebpl import __version__
 from ebpl.errors import RunError, UsageError, is_memory
-from ebpl.inference.evaluate import opened
 from ebpl.inference.model_card import encoder_name, model_card
+from ebpl.inference.sources import opened
 from ebpl.io import check_output, write_bytes, write_text
 from ebpl.models import HybridModel
 from ebpl.models.encoder import EncodedImages, Preparation
+from ebpl.models.fine_tuned_encoder import FineTunedEncoder, Pixels
 from ebpl.models.predictions import predict
 from ebpl.runs import Run
 
@@ -49,6 +50,8 @@ class Whole(nn.Module):
         self.prepare: nn.Module = ChannelsFirst()
         if isinstance(model.features, EncodedImages):
             self.prepare = Preparation(model.features.load(), height, width)
+        elif isinstance(model.features, FineTunedEncoder):
+            self.prepare = Pixels(height, width, model.features.size)
         elif not model.features.takes_images:
             raise UsageError("The model takes rows of numbers, not images, and cannot be exported. Pickle it.")
 
@@ -91,7 +94,7 @@ def export(
     facts = _differences(graph.SerializeToString(), model, description["image_shape"], runtime)
     facts["encoder"] = _encoder_facts(whole)
     try:
-        facts |= {"parameters": model.parameter_count(), "outlier_energy": run.energy_limit(OUTLIER_QUANTILE)}
+        facts |= {"parameters": model.parameter_count(), "outlier_energy": _outlier_energy(run)}
         card = model_card(run, description, facts, path.name)
         _describe(graph, onnx, _metadata(run, description, facts))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -99,6 +102,12 @@ def export(
     write_bytes(path, graph.SerializeToString())
     write_text(card_path(path), card)
     return path
+
+
+def _outlier_energy(run: Run) -> float | None:
+    """The energy that outliers are above; None where they are not judged by the energy."""
+    limit = run.outlier_limit(OUTLIER_QUANTILE)
+    return limit.value if limit and limit.score == "energies" else None
 
 
 def card_path(path: Path) -> Path:
@@ -118,18 +127,19 @@ def _packages() -> tuple[Any, Any]:
 def _encoder_facts(whole: Whole) -> dict[str, Any] | None:
     """What is known of the encoder that the file holds; None where it holds none."""
     features, prepare = whole.model.features, whole.prepare
-    if not isinstance(features, EncodedImages) or not isinstance(prepare, Preparation):
+    if isinstance(features, FineTunedEncoder):
+        options, network = features.options, features.network
+    elif isinstance(features, EncodedImages) and isinstance(prepare, Preparation):
+        options, network = {**asdict(features.load().info), **whole.model.architecture.options}, prepare.network
+    else:
         return None
-    info = features.load().info
+    assert isinstance(prepare, Preparation | Pixels)
     return {
-        "name": encoder_name(info.name),
-        "title": info.title,
-        "licence": info.licence,
-        "source": info.source,
-        "size": info.size,
-        "resizes": prepare.resizes,
-        "digest": features.digest,
-        "parameters": sum(parameter.numel() for parameter in prepare.parameters()),
+        "name": encoder_name(options["encoder"]),
+        **{name: options[name] for name in ("title", "licence", "source", "size", "digest")},
+        "resizes": prepare.resize.needed,
+        "fine_tuned": isinstance(features, FineTunedEncoder),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
     }
 
 
@@ -167,7 +177,7 @@ def _traced(whole: Whole, shape: list[int]) -> bytes:
 def _differences(graph: bytes, model: HybridModel, shape: list[int], runtime: Any) -> dict[str, Any]:
     """What ONNX Runtime computes with the graph, against what ebpl predicts; an error where they differ."""
     channels, height, width = shape
-    encoded = isinstance(model.features, EncodedImages)
+    encoded = isinstance(model.features, EncodedImages | FineTunedEncoder)
     compared = COMPARED_ENCODED if encoded else COMPARED
     allowed = LARGEST_ENCODED_DIFFERENCE if encoded else LARGEST_DIFFERENCE
     images = np.random.default_rng(0).integers(0, 256, (compared, height, width, channels), dtype=np.uint8)
@@ -176,7 +186,8 @@ def _differences(graph: bytes, model: HybridModel, shape: list[int], runtime: An
     session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     probabilities, energies = session.run(["probabilities", "energy"], {"images": images})
     expected = predict(model, images)
-    if not all(np.isfinite(each).all() for each in (probabilities, energies, *asdict(expected).values())):
+    both = (probabilities, energies, expected.probabilities, expected.energies)
+    if not all(np.isfinite(each).all() for each in both):
         raise RunError(
             "The run's model computes numbers that are not finite, so its weights are damaged or training diverged. "
             "Nothing was written."

@@ -66,6 +66,8 @@ def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: s
     if encoder:
         heads = "two heads" if method.density else "a linear classifier"
         network = f"{heads} with {facts['parameters']:,} parameters on the features of a pretrained encoder"
+        if encoder["fine_tuned"]:
+            network = f"a pretrained encoder that was fine-tuned, with {heads}: {facts['parameters']:,} parameters"
     return [
         f"A classifier of {kind} images of {width} x {height} pixels (width x height) into {len(classes)} classes: "
         f"{network}. It learned the classes {learned}"
@@ -87,8 +89,9 @@ def _encoder(encoder: dict[str, Any]) -> list[str]:
         ("source of the weights", literal(encoder["source"])),
         ("digest", literal(encoder["digest"])),
     ]
+    learned = "has learned more from these" if encoder["fine_tuned"] else "has not been changed"
     return [
-        "The encoder was trained on other images and has not been changed. Its weights are part of the file, so their "
+        f"The encoder was trained on other images and {learned}. Its weights are part of the file, so their "
         "licence applies to whoever passes the file on:",
         markdown_table(["encoder", "what"], rows),
     ]
@@ -225,11 +228,9 @@ def _limits(images: dict[str, Any], facts: dict[str, Any]) -> list[str]:
         )
     else:
         limits[1] += " It has no density, so its energy is a weak sign of such images."
-    if facts.get("encoder"):
-        limits.append(
-            "It tells apart only what its encoder does, and takes over whatever the encoder learned from its own "
-            "images, good or bad."
-        )
+    if encoder := facts.get("encoder"):
+        only = "" if encoder["fine_tuned"] else "tells apart only what its encoder does, and "
+        limits.append(f"It {only}takes over whatever the encoder learned from its own images, good or bad.")
     if images and min(images["labelled"].values()) < 5:
         limits.append("Some classes had fewer than 5 labels; what it knows of them comes from very few images.")
     return ["\n".join(f"- {limit}" for limit in limits)]

@@ -7,43 +7,40 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.data.decode import (
-    LINKED_FOLDER,
-    as_seen,
-    image_files,
-    listed_file,
-    printable,
-    read_image,
-    readers,
-    sized,
-    unreadable,
-)
-from ebpl.data.formats import read_costs, read_table, text_of
-from ebpl.devices import device_and_dtype
+from ebpl.calibration.abstention import Abstention, choose_threshold
+from ebpl.calibration.conformal import PredictionSets, calibrate, check_coverage, check_enough, check_method, generator
+from ebpl.data.decode import LINKED_FOLDER, printable, readers
+from ebpl.data.formats import read_costs
 from ebpl.errors import DataError, RunError, UsageError
-from ebpl.inference.evaluate import opened
+from ebpl.inference.ensemble import Answers, Ensemble, members_of
+from ebpl.inference.sources import Data, Item, Reading, batches, calibration_images, items_of, read_item
 from ebpl.io import Row, Write, check_output, check_table_name, is_number, rows_into
 from ebpl.models.predictions import BATCH
-from ebpl.models.predictions import predict as predict_images
 from ebpl.runs import Run
 from ebpl.runs.reader import TEST_METRICS, read_answers
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 DECISIONS = ("probable", "balanced")
-PATH_COLUMNS = ("image", "path", "file")
-Item = Path | tuple[str, "NDArray[np.uint8] | Image"]
-"""An image file, or a name and its pixels or picture."""
+MOST_UNLABELLED = 5000
+"""More unlabelled images change a threshold no more."""
 Decide = Callable[[NDArray[np.float64]], int]
 """From the probabilities of the classes to the number of the class that is decided for."""
+
+
+@dataclass(frozen=True)
+class Promises:
+    """Prediction sets of a coverage, and labels of an accuracy, from calibration labels."""
+
+    sets: PredictionSets | None
+    abstention: Abstention | None
+    calibrated_on: str
+    """Which images they were made from, in words."""
+    notes: tuple[str, ...]
 
 
 @dataclass
@@ -64,6 +61,10 @@ class Summary:
     """Images with several frames or pages, of which the first was taken."""
     skipped: Counter[str] = field(default_factory=Counter)
     """What was not read in the folders: files by the ending of their names, and linked folders."""
+    promises: Promises | None = None
+    """What was promised of labels and sets, if it was asked for."""
+    set_sizes: Counter[int] = field(default_factory=Counter)
+    """Images with a prediction set of each size."""
 
     @property
     def mean_confidence(self) -> float | None:
@@ -97,6 +98,12 @@ def predict(
     output: str | os.PathLike[str] | None = None,
     *,
     abstain_below: float = 0.0,
+    accuracy: float | None = None,
+    coverage: float | None = None,
+    set_method: str = "lac",
+    by_class: bool = False,
+    semi_supervised: bool = False,
+    calibration: Data | None = None,
     outlier_quantile: float = 0.99,
     label_outliers: bool = False,
     decide: str | os.PathLike[str] = "probable",
@@ -105,17 +112,23 @@ def predict(
 ) -> list[Row] | Summary:
     """Label images with a run's model: a file, a folder, a CSV that lists files, or several of these.
 
-    They may also be PIL images, or an array (N, H, W, C) of uint8.
+    They may also be PIL images, or an array (N, H, W, C) of uint8. Of a folder of several seeds all finished runs
+    answer together: probabilities are the mean of theirs, and a column `disagreement` says how much they differ.
 
     Without `output` it is a list of rows: image, label, confidence, energy, outlier, a probability a class. With it,
     the rows are written there (Parquet if it ends in .parquet, else CSV), in bounded memory, and summed up; a file
     that exists is replaced only with `force`.
 
-    Outliers, whose energy is higher than that of `outlier_quantile` of the training images, get no label unless
-    `label_outliers`. With `decide="balanced"` there is a column `decision` too: the class whose probability is highest
-    compared with its mean over the training images, which finds more images of rare classes and makes more errors.
-    With a CSV of costs, a line for each true class and a column for each decision, it is the class of the least
-    expected cost.
+    With a `coverage` there is a column `set`: the classes that hold the true one with this probability. With an
+    `accuracy`, only images whose confidence promises it are labelled. Both are found with the labels of `calibration`,
+    images that the model has not learned from, or else with the run's own test or validation images; `set_method`,
+    `by_class` and `semi_supervised` are those of `predict_set`.
+
+    Outliers, whose energy (on features of an encoder, reconstruction error) is higher than that of `outlier_quantile`
+    of the training images, get no label unless `label_outliers`. With `decide="balanced"` there is a column `decision`
+    too: the class whose probability is highest compared with its mean over the training images, which finds more
+    images of rare classes and makes more errors. With a CSV of costs, a line for each true class and a column for each
+    decision, it is the class of the least expected cost.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/predicting", epochs=2, pseudo_labels="none")
@@ -123,180 +136,180 @@ def predict(
     >>> row["image"], sorted(row)[:3]
     ('0', ['confidence', 'energy', 'image'])
     """
-    run = opened(run)
+    runs = members_of(run)
     if output is not None:
         check_table_name(output)
-        check_output(output, force, inside=run.path)
+        check_output(output, force, inside=run.path if isinstance(run, Run) else Path(run))
+    check_shares(abstain_below=abstain_below, outlier_quantile=outlier_quantile)
+    check_method(set_method)
+    if coverage is not None:
+        check_coverage(coverage)
+    model, skipped = Ensemble(runs, outlier_quantile), Counter[str]()
+    found, where = items_of(images, model.description["image_shape"], skipped)
+    promises = None
+    if coverage is not None or accuracy is not None:
+        unlabelled: list[Item] = []
+        if semi_supervised:
+            items = list(found)
+            unlabelled, found = items[:: max(1, len(items) // MOST_UNLABELLED)], iter(items)
+        promises = _promises(model, calibration, coverage, set_method, by_class, accuracy, label_outliers, unlabelled)
     limits: dict[str, Any] = {
         "abstain_below": abstain_below,
-        "outlier_quantile": outlier_quantile,
         "label_outliers": label_outliers,
         "decide": decide,
+        "promises": promises,
+        "done": done,
     }
     rows: list[Row] = []
-    skipped: Counter[str] = Counter()
-    if isinstance(images, np.ndarray):
-        where = f"an array of shape {images.shape}"
-        found = _rows_of(run, images)
-    else:
-        places = _places(images)
-        where = " or ".join(printable(place) for place in places if isinstance(place, Path)) or "an empty list"
-        found = _found(places, skipped)
     if output is None:
-        summary = predict_files(run, found, rows.append, **limits, done=done)
+        summary = predict_files(model, found, rows.append, **limits)
         summary.skipped = skipped
         if told := summary.skipped_in_words:
             logging.getLogger("ebpl").info("Skipped: %s", told)
+        for note in promises.notes if promises else ():
+            logging.getLogger("ebpl").warning("%s", note.removeprefix("Warning: "))
         return rows
     with rows_into(str(output)) as write:
-        summary = predict_files(run, found, write, **limits, done=done)
+        summary = predict_files(model, found, write, **limits)
         summary.skipped = skipped
         if not summary.images:
-            told = f" Skipped: {summary.skipped_in_words}." if skipped else ""
-            raise DataError(f"There is no image in {where}.{told}")
+            also = f" Skipped: {summary.skipped_in_words}." if skipped else ""
+            raise DataError(f"There is no image in {where}.{also}")
     return summary
 
 
-def _places(images: Any) -> list[Path | Image]:
-    """What was given, one by one."""
-    from PIL.Image import Image
+def predict_set(
+    run: Run | str | os.PathLike[str],
+    images: Any,
+    coverage: float = 0.9,
+    *,
+    calibration: Data | None = None,
+    method: str = "lac",
+    by_class: bool = False,
+    semi_supervised: bool = False,
+) -> list[list[str] | None]:
+    """For each image the classes that hold the true one with this probability; None where it cannot be read.
 
-    try:
-        several = [images] if isinstance(images, str | os.PathLike | Image) else list(images)
-    except TypeError:
-        several = [images]
-    for each in several:
-        if not isinstance(each, str | os.PathLike | Image):
-            kind = f"{type(each).__module__}.{type(each).__qualname__}".removeprefix("builtins.")
-            raise UsageError(
-                f"Images cannot be given as {kind}. Give files, folders or CSVs that list files, PIL images, or one "
-                "NumPy array of uint8 (N, H, W, C)."
-            )
-    return [each if isinstance(each, Image) else Path(each) for each in several]
+    They are found by split conformal prediction with the labels of `calibration`, data with labelled images that the
+    model has not learned from, or else with the run's own test or validation images. `method` is the score: "lac",
+    "aps", "raps", "random-aps" or "random-raps". `by_class` promises the coverage within each class. `semi_supervised`
+    also uses the images themselves, for a coverage that varies less where labels are few.
 
-
-def _found(places: Sequence[Path | Image], skipped: Counter[str]) -> Iterator[Item]:
-    """The images in files, folders and lists, and pictures with their numbers for names."""
-    parts: list[Iterable[Item]] = [
-        find_images([place], skipped) if isinstance(place, Path) else [(str(number), place)]
-        for number, place in enumerate(places)
-    ]
-    return chain.from_iterable(parts)
-
-
-def find_images(places: Iterable[str | os.PathLike[str]], skipped: Counter[str] | None = None) -> Iterator[Path]:
-    """The files named, those that a CSV lists, and the image files in the folders named and below, sorted by name.
-
-    Hidden folders and folders that a link leads to are not entered, so no loop is; `skipped` counts what is not read. A
-    place that does not exist is an error before the first image is given, so that it costs no work.
+    >>> import ebpl
+    >>> run = ebpl.train("digits", run="runs/sets", epochs=2, pseudo_labels="none")
+    >>> sets = ebpl.predict_set(run, ebpl.load("digits").test.pixels[:3], coverage=0.95)
+    >>> len(sets), set(sets[0]) <= set(ebpl.load("digits").classes)
+    (3, True)
     """
-    paths = [Path(place) for place in places]
-    for place in paths:
-        if not os.path.exists(place):
-            raise DataError(f"There is no file or folder {printable(place)}.")
-    return chain.from_iterable([_files_in(place, skipped) for place in paths])
+    how: dict[str, Any] = {"calibration": calibration, "by_class": by_class, "semi_supervised": semi_supervised}
+    rows = predict(run, images, coverage=coverage, set_method=method, **how)
+    assert isinstance(rows, list)
+    return [row["set"] for row in rows]
 
 
-def _files_in(place: Path, skipped: Counter[str] | None) -> Iterable[Path]:
-    if place.is_dir():
-        return image_files(place, skipped)
-    if place.suffix.lower() in (".csv", ".tsv"):
-        return _listed(place)
-    if place.suffix.lower() in (".npz", ".npy"):
-        raise DataError(
-            f"{printable(place)} holds arrays, no image. Arrays are predicted from Python: ebpl.predict(run, array)."
-        )
-    return [place]
-
-
-def _listed(path: Path) -> list[Path]:
-    """The files that a CSV lists, by paths relative to it."""
-    found = []
-    for line, row in read_table(path, text_of(path), PATH_COLUMNS):
-        name = next((row[column] for column in PATH_COLUMNS if row.get(column)), "")
-        if not name or "\0" in name:
-            raise DataError(f"{path}, line {line}: no image is named.")
-        found.append(listed_file(path.parent, name))
-    if not any(map(os.path.exists, found)):
-        what = f"names no file that exists (relative to {path.parent})" if found else "lists no images"
-        raise DataError(f"{printable(path)} {what}.")
-    return found
-
-
-def _rows_of(run: Run, images: NDArray[Any]) -> Iterator[Item]:
-    """The images of an array, with their numbers for names."""
-    pixels = images[..., None] if images.ndim == 3 else images
-    channels, height, width = run.load_model()[1]["image_shape"]
-    if pixels.dtype != np.uint8 or pixels.shape[1:] != (height, width, channels):
-        raise DataError(
-            f"The model takes uint8 images of {height} x {width} x {channels}; these are {images.dtype} of shape "
-            f"{images.shape}."
-        )
-    return ((str(number), each) for number, each in enumerate(pixels))
+def _promises(
+    model: Ensemble,
+    calibration: Data | None,
+    coverage: float | None,
+    set_method: str,
+    by_class: bool,
+    accuracy: float | None,
+    label_outliers: bool,
+    unlabelled: Sequence[Item],
+) -> Promises:
+    """What can be promised by the labels of calibration images, and by the unlabelled images where there are any."""
+    images, which, notes = calibration_images(model.runs, model.description, calibration)
+    known = images.take(np.flatnonzero(images.labeled))
+    said = model.predict(known.pixels)
+    sets = abstention = None
+    if coverage is not None:
+        others = [each.probabilities for _, _, each in _answers(model, unlabelled)]
+        more = np.concatenate(others) if others else None
+        sets = calibrate(said.probabilities, known.labels, coverage, set_method, by_class=by_class, unlabelled=more)
+        if warning := check_enough(sets, model.classes):
+            notes = [*notes, f"Warning: {warning}"]
+    if accuracy is not None:
+        labelled = np.full(len(known), True) if said.outliers is None or label_outliers else ~said.outliers
+        right = said.probabilities.argmax(1) == known.labels
+        abstention = choose_threshold(said.probabilities.max(1)[labelled], right[labelled], accuracy)
+        if abstention.threshold is None:
+            raise DataError(f"From {which}, {abstention}. Ask for less, or give more labels with --calibration.")
+    return Promises(sets, abstention, which, tuple(notes))
 
 
 def predict_files(
-    run: Run,
+    model: Ensemble,
     images: Iterable[Item],
     write: Write,
     *,
     abstain_below: float = 0.0,
-    outlier_quantile: float = 0.99,
     label_outliers: bool = False,
     decide: str | os.PathLike[str] = "probable",
+    promises: Promises | None = None,
     done: Callable[[int], None] = lambda _: None,
 ) -> Summary:
     """Give each image a row: path, label, confidence, energy, outlier, a probability a class; or why it has none.
 
-    Below `abstain_below` there is no label, nor for an outlier: the energy of this share of the training images is
-    lower.
+    Below `abstain_below` or the promised threshold there is no label, nor for an outlier.
     """
-    check_shares(abstain_below=abstain_below, outlier_quantile=outlier_quantile)
-    model, description = run.load_model()
-    channels, height, width = description["image_shape"]
-    device, dtype = device_and_dtype(run.settings.runtime)
-    model = model.to(device)
-    classes = description["classes"]
-    decision = _decision(run, decide, classes)
-    limit = run.energy_limit(outlier_quantile)
-    summary = Summary(outliers=None if limit is None else 0)
-    labels = ("label",) if decision is None else ("label", "decision")
-    names = (*labels, "confidence", "energy", "outlier", *(f"p({name})" for name in classes), "problem")
-    empty = dict.fromkeys(names)
+    classes, sets, random = model.classes, promises.sets if promises else None, generator()
+    if promises and promises.abstention:
+        abstain_below = max(abstain_below, promises.abstention.threshold or 0.0)
+    decision = _decision(model.runs, decide, classes)
+    summary = Summary(outliers=0 if model.has_outliers else None, promises=promises)
+    names = ("label", *(("decision",) if decision else ()), *(("set",) if sets else ()), "confidence")
+    names += (*(("disagreement",) if len(model.runs) > 1 else ()), "energy")
+    names += (*(("reconstruction_error",) if model.has_errors else ()), "outlier")
+    empty = dict.fromkeys((*names, *(f"p({name})" for name in classes), "problem"))
+    for items, read, said in _answers(model, images):
+        numbers = iter(range(len(said.probabilities)))
+        inside = sets.contains(said.probabilities, random) if sets else None
+        for item, found in zip(items, read, strict=True):
+            name = item[0] if isinstance(item, tuple) else printable(item)
+            row: Row = {"image": name, **empty}
+            summary.images += 1
+            if isinstance(found, str):
+                summary.unreadable += 1
+                write({**row, "problem": found})
+                continue
+            summary.frames += found[1]
+            number = next(numbers)
+            probabilities, energy = said.probabilities[number].tolist(), float(said.energies[number])
+            confidence = max(probabilities)
+            outlier = said.outliers is not None and bool(said.outliers[number])
+            if confidence >= abstain_below and (label_outliers or not outlier):
+                row["label"] = classes[probabilities.index(confidence)]
+                if decision is not None:
+                    row["decision"] = classes[decision(np.array(probabilities))]
+                summary.kept += not outlier
+                summary.labelled_outliers += outlier
+                summary.confidence += 0.0 if outlier else confidence
+            row |= {"confidence": confidence, "energy": energy}
+            if said.reconstruction_errors is not None:
+                row["reconstruction_error"] = float(said.reconstruction_errors[number])
+            if inside is not None:
+                row["set"] = [classes[i] for i in np.flatnonzero(inside[number])]
+                summary.set_sizes[len(row["set"])] += 1
+            if said.disagreement is not None:
+                row["disagreement"] = float(said.disagreement[number])
+            row |= {f"p({name})": p for name, p in zip(classes, probabilities, strict=True)}
+            if summary.outliers is not None:
+                row["outlier"] = outlier
+                summary.outliers += outlier
+            write(row)
+        done(len(items))
+    return summary
+
+
+def _answers(model: Ensemble, images: Iterable[Item]) -> Iterator[tuple[Sequence[Item], list[Reading], Answers]]:
+    """The images in batches, each with what was read of it or why it was not, and what is said of those read."""
+    channels, height, width = model.description["image_shape"]
     none = np.zeros((0, height, width, channels), np.uint8)
     with readers() as pool:
-        for items in _batches(iter(images), BATCH):
-            read = list(pool.map(lambda item: _read(item, (height, width), channels == 1), items))
+        for items in batches(iter(images), BATCH):
+            read = list(pool.map(lambda item: read_item(item, (height, width), channels == 1), items))
             pixels = [found[0] for found in read if not isinstance(found, str)]
-            predictions = predict_images(model, np.stack(pixels) if pixels else none, dtype)
-            predicted = zip(predictions.probabilities.tolist(), predictions.energies.tolist(), strict=True)
-            for item, found in zip(items, read, strict=True):
-                name = item[0] if isinstance(item, tuple) else printable(item)
-                row: Row = {"image": name, **empty}
-                summary.images += 1
-                if isinstance(found, str):
-                    summary.unreadable += 1
-                    write({**row, "problem": found})
-                    continue
-                summary.frames += found[1]
-                probabilities, energy = next(predicted)
-                confidence = max(probabilities)
-                outlier = limit is not None and not energy <= limit
-                if confidence >= abstain_below and (label_outliers or not outlier):
-                    row["label"] = classes[probabilities.index(confidence)]
-                    if decision is not None:
-                        row["decision"] = classes[decision(np.array(probabilities))]
-                    summary.kept += not outlier
-                    summary.labelled_outliers += outlier
-                    summary.confidence += 0.0 if outlier else confidence
-                row |= {"confidence": confidence, "energy": energy}
-                row |= {f"p({name})": p for name, p in zip(classes, probabilities, strict=True)}
-                if summary.outliers is not None:
-                    row["outlier"] = outlier
-                    summary.outliers += outlier
-                write(row)
-            done(len(items))
-    return summary
+            yield items, read, model.predict(np.stack(pixels) if pixels else none)
 
 
 def check_shares(**values: float) -> None:
@@ -306,12 +319,12 @@ def check_shares(**values: float) -> None:
             raise UsageError(f"{name} is {value!r}, but must be a number from 0 to 1; 90 % is 0.9.")
 
 
-def _decision(run: Run, decide: str | os.PathLike[str], classes: Sequence[str]) -> Decide | None:
+def _decision(runs: Sequence[Run], decide: str | os.PathLike[str], classes: Sequence[str]) -> Decide | None:
     """How a class is decided for where that is not simply the most probable one."""
     if decide == "probable":
         return None
     if decide == "balanced":
-        means = _class_means(run, classes)
+        means = np.mean([_class_means(run, classes) for run in runs], axis=0)
         return lambda probabilities: int(np.argmax(probabilities / means))
     if not os.path.isfile(decide):
         raise UsageError(
@@ -366,24 +379,3 @@ def measured_accuracy(run: Run, at_least: float = 0.0) -> Measured | None:
     hits = sum(row["images"] * row["accuracy"] for row in enough_rows)
     images, every = (int(sum(row["images"] for row in each)) for each in (enough_rows, rows))
     return Measured(round(hits), images, every, at_least <= 0)
-
-
-def _batches(items: Iterator[Item], size: int) -> Iterator[Sequence[Item]]:
-    while batch := list(islice(items, size)):
-        yield batch
-
-
-def _read(item: Item, size: tuple[int, int], gray: bool) -> tuple[NDArray[np.uint8], bool] | str:
-    """The image and whether it has several frames, or why it cannot be read."""
-    given = None if isinstance(item, Path) else item[1]
-    if isinstance(given, np.ndarray):
-        return given, False
-    try:
-        if given is not None:
-            picture, info = as_seen(given)
-            return sized(picture, size, gray), info.frames
-        assert isinstance(item, Path)
-        pixels, info = read_image(item, size, gray)
-        return pixels, info.frames
-    except Exception as error:
-        return unreadable(item if isinstance(item, Path) else Path(os.devnull), error)

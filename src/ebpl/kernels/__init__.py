@@ -225,13 +225,9 @@ def fast_network(
     network: nn.Module, shape: Sequence[int], device: torch.device, dtype: torch.dtype, images: int = 1
 ) -> FastNetwork | None:
     """A wide residual network on fast kernels for batches of up to `images` (channels, H, W); None if unsupported."""
-    if not isinstance(network, WideResNet):
+    if not isinstance(network, WideResNet) or device.type != "cuda" or dtype != torch.bfloat16:
         return None
-    divisible = shape[1] % 4 == 0 and shape[2] % 4 == 0  # halved twice
-    if device.type != "cuda" or dtype != torch.bfloat16 or not divisible:
-        return None
-    largest = images * shape[1] * shape[2] * network.dimension // 4
-    if largest >= 2**31:  # the kernels count in 32 bits
+    if not _fits(network, shape, images):
         return None
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return None
@@ -240,3 +236,13 @@ def fast_network(
     except ImportError:  # no Triton, or one without Gluon
         return None
     return FastNetwork(network, dtype, hopper) if hopper.supported() else None
+
+
+def _fits(network: WideResNet, shape: Sequence[int], images: int) -> bool:
+    """Whether the kernels can compute this network for that many images (channels, H, W)."""
+    channels = [layer.out_channels for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    halved = 2 ** (network.stages - 1)
+    if any(each % 16 for each in channels) or shape[1] % halved or shape[2] % halved:
+        return False
+    first = max(channels[:2])  # of the layers that see every pixel; the next have twice as many of a quarter
+    return images * shape[1] * shape[2] * first < 2**31  # the kernels count in 32 bits

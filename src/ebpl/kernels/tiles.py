@@ -53,7 +53,7 @@ def choose(shape: tuple[int, int, int], inputs: int, outputs: int, simple: bool,
     columns = min(width, 32)
     fits = simple and inputs % 32 == 0 and outputs >= 32 and columns in (8, 16, 32) and width % columns == 0
     if fits and height % (128 // columns if columns > 8 else 8) == 0:
-        return _rows(images, height, columns, inputs, outputs, part, more)
+        return _rows(images * (width // columns), height, columns, inputs, outputs, part, more)
     return _tile(images * height * width * copies, inputs, outputs, part, more)
 
 
@@ -61,6 +61,7 @@ PARTS = ((128, 32), (64, 16), (128, 0), (64, 0), (32, 0), (16, 0))
 
 
 def _rows(images: int, height: int, columns: int, inputs: int, outputs: int, part: int, more: int) -> Rows:
+    """For images that are as wide as the tile; those that are wider count as several."""
     if columns == 8 and part == 128 and not more and images * (outputs // part) < ENOUGH:
         part = 64  # else there would be fewer tiles than multiprocessors
     if columns == 8:

@@ -21,8 +21,8 @@ from ebpl.data.formats import NO_LABEL, read_arrays
 from ebpl.data.split import split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError, number_of, several, some_of
-from ebpl.inference.evaluate import images_now
 from ebpl.inference.predict import check_shares
+from ebpl.inference.sources import images_now
 from ebpl.io import check_output, harmless_cell, no_formula, plain_cell, write_bytes, write_text
 from ebpl.labeling.label_studio import no_labels, read_labels
 from ebpl.models.predictions import predict_with_features
@@ -139,8 +139,8 @@ def suggest(
     device, dtype = device_and_dtype(run.settings.runtime)
     pixels = images.train.take(unlabeled).with_channels(description["image_shape"][0]).pixels
     predictions, features = predict_with_features(model.to(device), pixels, dtype)
-    limit = None if with_outliers else run.energy_limit(outlier_quantile)
-    allowed = predictions.energies <= limit if limit is not None else None
+    limit = None if with_outliers else run.outlier_limit(outlier_quantile)
+    allowed = ~limit.exceeded(predictions) if limit is not None else None
     chosen = choose(predictions.probabilities, features, n, run.settings.seed, allowed)
     classes = description["classes"]
     return [

@@ -29,7 +29,13 @@ class Backbone(nn.Module):
     takes_images = True
     """Whether its inputs are images, which can be shifted and flipped."""
     fixed = False
-    """Whether it has nothing to learn: both heads then start from logistic regression on its features."""
+    """Whether it has nothing to learn."""
+    starts_from_probe = False
+    """Whether both heads start from logistic regression on its features, which are of use before training."""
+    samples_features = False
+    """Whether chains are sampled among its features, whose density it does not learn from, not among its inputs."""
+    batch = 512
+    """Images that are predicted at once."""
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """What is kept of images (N, H, W, C), here as bytes (N, C, H, W)."""
@@ -38,6 +44,14 @@ class Backbone(nn.Module):
     def scale(self, prepared: Tensor) -> Tensor:
         """The network's input from what was kept, here in [-1, 1]."""
         return prepared.float() / 127.5 - 1
+
+    def points(self, prepared: Tensor) -> Tensor:
+        """Where images are in the space that chains are sampled in, here that of the network's inputs."""
+        return self.scale(prepared)
+
+    def reconstruction_error(self, features: Tensor) -> Tensor | None:
+        """How much of each image its features leave out, from 0 to 1; None where that is not known."""
+        return None
 
     def fit(self, prepared: Tensor) -> None:
         """Before training: take from the training images what the network needs to know of them, here nothing."""
@@ -184,12 +198,20 @@ class Architecture:
     def of(cls, settings: ModelSettings, image_shape: tuple[int, ...], classes: int, density: bool) -> Architecture:
         """What these settings ask for, with a Gaussian head where there is a density to learn."""
         precision = settings.precision_matrix if density else None
+        if settings.encoder and settings.fine_tune != "none":
+            from ebpl.models.fine_tuned_encoder import options_for
+
+            return cls("fine_tuned_encoder", image_shape, classes, precision, options_for(settings))
         if settings.encoder:
             from ebpl.models.encoder import options_of
 
             return cls("encoder", image_shape, classes, precision, options_of(settings.encoder, settings.components))
         options = {"depth": settings.depth, "width": settings.width}
-        if settings.backbone == "rows":
+        if settings.backbone == "wide_resnet":
+            from ebpl.models.wide_resnet import stages_for
+
+            options["stages"] = settings.stages or stages_for(*image_shape[1:])
+        elif settings.backbone == "rows":
             options = {"components": settings.components}
         return cls(settings.backbone, image_shape, classes, precision, options)
 
@@ -245,5 +267,5 @@ class HybridModel(nn.Module):
         return self
 
     def parameter_count(self) -> int:
-        """How many numbers are learned."""
+        """How many numbers the network and its heads have."""
         return sum(parameter.numel() for parameter in self.parameters())

@@ -26,7 +26,7 @@ class PrincipalComponents(Backbone):
     """Features in, their principal components out; which features there are is for the classes below to say."""
 
     takes_images = False
-    fixed = True
+    fixed = starts_from_probe = True
     center: Tensor
     directions: Tensor
 
@@ -39,6 +39,14 @@ class PrincipalComponents(Backbone):
     def scale(self, prepared: Tensor) -> Tensor:
         """Principal components; over all images and components their mean square is one."""
         return self._centered(prepared) @ self.directions
+
+    def reconstruction_error(self, features: Tensor) -> Tensor | None:
+        """The share of the squared length that is outside of these principal components; None where they are all."""
+        if self.dimension == len(self.center):
+            return None
+        lengths = self.directions.double().norm(dim=0).clamp(min=1e-12)
+        inside: Tensor = (features.double() / lengths).square().sum(1)
+        return (1 - inside).clamp(min=0)
 
     def _centered(self, prepared: Tensor) -> Tensor:
         return F.normalize(F.normalize(prepared.float()) - self.center)
@@ -77,26 +85,28 @@ class EncodedImages(PrincipalComponents):
 
     def load(self, device: str = "cpu") -> Encoder:
         """The encoder; an error where it is not the one that the model was trained with."""
-        loaded = load_encoder(self.encoder, device)
-        if loaded.digest != self.digest:
-            raise RunError(
-                f"The model was trained on features of another encoder than {self.encoder} is here: its weights, input "
-                "size or normalisation have changed. Restore them, or train anew."
-            )
-        return loaded
+        return same_encoder(self.encoder, self.digest, device)
+
+
+def same_encoder(name: str, digest: str, device: str = "cpu") -> Encoder:
+    """The encoder of this name; an error where it is another one than that of the digest."""
+    loaded = load_encoder(name, device)
+    if loaded.digest != digest:
+        raise RunError(
+            f"The model was trained on features of another encoder than {name} is here: its weights, input size or "
+            "normalisation have changed. Restore them, or train anew."
+        )
+    return loaded
 
 
 class Preparation(nn.Module):
     """What `EncodedImages.prepare` does, as a network that can be written into a file with the encoder in it.
 
-    Resizing is two matrix products, since ONNX had no bilinear resizing with antialias before opset 18. Both views go
-    through the network as one batch, so that the file holds it once.
+    Both views go through the network as one batch, so that the file holds it once.
     """
 
     mean: Tensor
     std: Tensor
-    rows: Tensor
-    columns: Tensor
 
     def __init__(self, encoder: Encoder, height: int, width: int) -> None:
         super().__init__()
@@ -108,20 +118,36 @@ class Preparation(nn.Module):
                 "architecture, and train again."
             ) from error
         self.dimension = encoder.dimension
-        self.resizes = (height, width) != (encoder.size, encoder.size)
+        self.resize = Resizing(height, width, encoder.size)
         for name, values in (("mean", encoder.info.mean), ("std", encoder.info.std)):
             self.register_buffer(name, torch.tensor(values)[:, None, None])
-        self.register_buffer("rows", resizing_matrix(height, encoder.size))
-        self.register_buffer("columns", resizing_matrix(width, encoder.size).T.contiguous())
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Images (N, H, W, C) as uint8 in; features (N, D) out, rounded to 16 bits as those in the cache are."""
-        images = pixels.permute(0, 3, 1, 2).float() / 255
-        if self.resizes:
-            images = self.rows @ images @ self.columns
-        images = (images - self.mean) / self.std
+        images = (self.resize(pixels) / 255 - self.mean) / self.std
         views: Tensor = self.network(torch.cat([images, images.flip(3)]))
         return (views.reshape(2, -1, self.dimension).sum(0) / 2).half().float()
+
+
+class Resizing(nn.Module):
+    """Images of one size to squares of another, bilinear with antialias.
+
+    It is two matrix products, since ONNX had no such resizing before opset 18.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, height: int, width: int, size: int) -> None:
+        super().__init__()
+        self.needed = (height, width) != (size, size)
+        self.register_buffer("rows", resizing_matrix(height, size))
+        self.register_buffer("columns", resizing_matrix(width, size).T.contiguous())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Images (N, H, W, C) as uint8 in; (N, C, size, size) out, still from 0 to 255."""
+        images = pixels.permute(0, 3, 1, 2).float()
+        return self.rows @ images @ self.columns if self.needed else images
 
 
 def resizing_matrix(size: int, wanted: int) -> Tensor:

@@ -2,25 +2,39 @@
 
 In both rules an image is an outlier when its score is above that of a given fraction of images that belong.
 
-A finished model scores by its energy, and the training images belong (`energy_limit`). During training that is not
-possible: energy cannot flag outliers that were in the training data, since the energy model learns the density of all
-images that it is given. So training scores by the Mahalanobis distance to the nearest class. Gaussians with a common
-covariance, as the energy head has them, are fitted to the features of the labelled images, which are known to belong.
-Where outliers are rejected, the density is learned from labelled images only until the first step has judged.
+A finished model scores by its energy, and the training images belong (`OutlierLimit`). On principal components of
+features it scores by the reconstruction error instead: features have one length, and those of other images are mostly
+outside of the components. Inside, other images are near the centre, where the energy is low. Components fit the images
+that they are from better than others, so the errors of training images are cross-validated.
+
+During training the energy cannot score: it does not flag outliers that were in the training data, since the energy
+model learns the density of all images that it is given. So training scores by the Mahalanobis distance to the nearest
+class. Gaussians with a common covariance, as the energy head has them, are fitted to the features of the labelled
+images, which are known to belong. Where outliers are rejected, the density is learned from labelled images only until
+the first step has judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from ebpl.models import Backbone
+from ebpl.models.encoder import PrincipalComponents
+from ebpl.models.predictions import Predictions
 
 Floats = NDArray[np.float64]
 FOLDS = 50
 """Most folds of the cross-validation; with fewer labelled images it is leave-one-out."""
+ERROR_FOLDS = 5
+SCORES = ("reconstruction_errors", "energies")
+"""Of predictions, as their fields are called; the first that a run knows of its training images is used."""
 HIGHEST = 0.9999
 """A fraction of 1 is taken for this; a normal distribution has no end."""
 
@@ -86,6 +100,44 @@ def belonging(distances: Floats, labeled_distances: Floats, fraction: float) -> 
     return np.asarray(distances <= max(known, expected**2))
 
 
-def energy_limit(training_energies: Sequence[float] | None, fraction: float) -> float | None:
-    """The energy that this fraction of the training images stays below; None for a model without a density."""
-    return float(np.quantile(training_energies, fraction)) if training_energies else None
+@dataclass(frozen=True)
+class OutlierLimit:
+    """The value of a score that an outlier is above."""
+
+    score: str
+    """Of `SCORES`."""
+    value: float
+
+    def exceeded(self, predictions: Predictions) -> NDArray[np.bool_]:
+        """Which images are outliers; one whose score is no number is."""
+        return np.asarray(~(getattr(predictions, self.score) <= self.value))
+
+
+def outlier_limit(result: Mapping[str, Any], fraction: float) -> OutlierLimit | None:
+    """The limit that this fraction of the training images stays below; None where a run's result has no scores."""
+    for score in SCORES:
+        if values := result.get(f"training_{score}"):
+            return OutlierLimit(score, float(np.quantile(values, fraction)))
+    return None
+
+
+def discards_components(backbone: Backbone) -> bool:
+    """Whether it takes some of the principal components of features, so that there are reconstruction errors."""
+    return isinstance(backbone, PrincipalComponents) and backbone.dimension < len(backbone.center)
+
+
+def cross_validated_errors(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats | None:
+    """The reconstruction error of each image by the principal components of others; None for other backbones."""
+    if not isinstance(backbone, PrincipalComponents) or not discards_components(backbone):
+        return None
+    prepared = backbone.prepare(pixels)
+    found = np.ones(len(prepared))
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(prepared)))
+    for fold in range(ERROR_FOLDS):
+        inside = order[fold::ERROR_FOLDS]
+        others = PrincipalComponents(len(backbone.center), backbone.dimension)
+        others.fit(prepared[np.setdiff1d(order, inside)])
+        errors = others.reconstruction_error(others.scale(prepared[inside]))
+        assert errors is not None
+        found[inside] = errors.numpy()
+    return found

@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.errors import DataError
-from ebpl.models import HybridModel
+from ebpl.models import Backbone, HybridModel
 
-BATCH = 512
+BATCH = Backbone.batch
+"""Images that are predicted at once, unless their backbone says otherwise."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities (N, C) and energies (N) as float64."""
+    """Class probabilities (N, C), energies (N), and for principal components reconstruction errors (N), as float64."""
 
     probabilities: NDArray[np.float64]
     energies: NDArray[np.float64]
+    reconstruction_errors: NDArray[np.float64] | None = None
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -37,14 +39,20 @@ class Predictions:
 
 
 def predict(
-    model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
+    model: HybridModel,
+    images: Tensor | NDArray[np.uint8],
+    dtype: torch.dtype = torch.float32,
+    batch: int | None = None,
 ) -> Predictions:
     """Predictions for inputs as the model keeps them, or for uint8 images (N, H, W, C) or, of gray ones, (N, H, W)."""
     return _predicted(model, images, dtype, batch, lambda _: None)
 
 
 def predict_with_features(
-    model: HybridModel, images: Tensor | NDArray[np.uint8], dtype: torch.dtype = torch.float32, batch: int = BATCH
+    model: HybridModel,
+    images: Tensor | NDArray[np.uint8],
+    dtype: torch.dtype = torch.float32,
+    batch: int | None = None,
 ) -> tuple[Predictions, NDArray[np.float32]]:
     """The same, and what the heads saw of each image, (N, D)."""
     features: list[NDArray[np.float32]] = []
@@ -57,15 +65,16 @@ def _predicted(
     model: HybridModel,
     images: Tensor | NDArray[np.uint8],
     dtype: torch.dtype,
-    batch: int,
+    batch: int | None,
     see: Callable[[Tensor], None],
 ) -> Predictions:
-    """Predictions in batches; `see` is shown the features of each."""
+    """Predictions in batches, by default as large as the backbone says; `see` is shown the features of each."""
+    batch = batch or model.features.batch
     if not isinstance(images, Tensor):
         images = images[..., None] if images.ndim == 3 else images
         _check(model, images)
     device = next(model.parameters()).device
-    probabilities, energies = [], []
+    probabilities, energies, errors = [], [], []
     with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):  # around all: casts weights once
         for start in range(0, len(images), batch):
             part = images[start : start + batch]
@@ -76,9 +85,12 @@ def _predicted(
             scores, energy = model.heads(features)
             probabilities.append(torch.softmax(scores.double(), 1))
             energies.append(energy.double())
+            if (error := model.features.reconstruction_error(features)) is not None:
+                errors.append(error)
     if not probabilities:
         return Predictions(np.zeros((0, model.architecture.classes)), np.zeros(0))
-    return Predictions(torch.cat(probabilities).cpu().numpy(), torch.cat(energies).cpu().numpy())
+    left_out = torch.cat(errors).cpu().numpy() if errors else None
+    return Predictions(torch.cat(probabilities).cpu().numpy(), torch.cat(energies).cpu().numpy(), left_out)
 
 
 def _ready(inputs: Tensor) -> Tensor:

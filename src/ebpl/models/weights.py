@@ -90,6 +90,7 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
 def _wrong(description: Any, tensors: int) -> str | None:
     """What is wrong with the description of a model with this number of tensors; None if nothing is."""
     from ebpl.models import backbones
+    from ebpl.models.wide_resnet import MOST
 
     rules = {"architecture": is_object, "classes": _is_names, "image_shape": _is_shape, "chosen": is_object}
     parts = {
@@ -108,14 +109,16 @@ def _wrong(description: Any, tensors: int) -> str | None:
         return f"architecture has an unknown entry {min(built.keys() - parts.keys())}"
     if built["backbone"] == "wide_resnet" and built["options"].get("depth", 0) > tensors + 4:  # a weight a layer
         return f"it has {tensors} tensors for a depth of {built['options']['depth']}"
+    if built["backbone"] == "wide_resnet" and built["options"].get("stages", 0) > MOST:
+        return f"it has {built['options']['stages']} stages"
     if built["classes"] != len(description["classes"]) or list(built["image_shape"]) != shape:
         return "classes or image_shape are not those of the network"
     return f"image_shape is {shape}" if max(shape[1:]) > LARGEST else None
 
 
 def _is_options(value: Any) -> bool:
-    """Numbers, and for an encoder what it is called."""
-    named = ("encoder", "digest")
+    """Numbers, and for an encoder what it is called, where it comes from and how it is trained."""
+    named = ("encoder", "digest", "architecture", "title", "licence", "source", "fine_tune")
     return is_object(value) and all(is_text(each) if key in named else is_whole(each) for key, each in value.items())
 
 

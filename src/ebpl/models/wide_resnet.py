@@ -2,6 +2,13 @@
 
 Batch normalisation would mix the statistics of real and sampled images, so there is none; LeakyReLU keeps the energy's
 gradient with respect to the image alive everywhere.
+
+Larger images get more stages, each at half the height and width of the one before. They are put in front, with half the
+channels for each: four times the pixels at a quarter of the operations a pixel, so every stage costs the same. Images
+of 128 pixels then take 1.8 times the operations of images of 32, and 4.3 times the activations. Three stages would take
+16 times of both, and wide stages behind them 18 times. The last three stages see about 32 x 32 pixels, as where the
+method was tuned, and the heads see as many features. No stage has fewer channels than the stem's 16: with 8,
+PyTorch 2.13 crashed in the backward pass on a CPU.
 """
 
 from __future__ import annotations
@@ -17,6 +24,20 @@ from torch.nn import functional as F
 from ebpl.models import Backbone
 
 SLOPE = 0.2
+LEAST, MOST = 3, 5
+"""Stages: of Zagoruyko and Komodakis, and of the largest images."""
+LARGEST = 48
+"""Height or width up to which images have the least number of stages; each more halves them once more before."""
+
+
+def stages_for(height: int, width: int) -> int:
+    """The stages that suit images of this size.
+
+    >>> [stages_for(size, size) for size in (28, 48, 64, 96, 128, 224)]
+    [3, 3, 4, 4, 5, 5]
+    """
+    halvings = math.ceil(math.log2(max(1, min(height, width) / LARGEST)))
+    return min(MOST, LEAST + halvings)
 
 
 class ResidualBlock(nn.Module):
@@ -37,21 +58,21 @@ class ResidualBlock(nn.Module):
 
 
 class WideResNet(Backbone):
-    """Images (N, channels, H, W) in, features (N, 64 * width) out; depth = 6n + 4."""
+    """Images (N, channels, H, W) in, features (N, 64 * width) out; depth = 6n + 4 has n blocks in each stage."""
 
-    def __init__(self, depth: int, width: int, channels: int) -> None:
+    def __init__(self, depth: int, width: int, channels: int, stages: int = LEAST) -> None:
         super().__init__()
         blocks = (depth - 4) // 6
-        widths = [16, 16 * width, 32 * width, 64 * width]
+        widths = [16, *(max(16, 64 * width >> stage) for stage in reversed(range(stages)))]
         self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
         layers: list[nn.Module] = []
-        for group in range(3):
+        for stage in range(stages):
             for block in range(blocks):
-                inputs = widths[group] if block == 0 else widths[group + 1]
-                stride = 2 if block == 0 and group > 0 else 1
-                layers.append(ResidualBlock(inputs, widths[group + 1], stride))
+                inputs = widths[stage] if block == 0 else widths[stage + 1]
+                stride = 2 if block == 0 and stage > 0 else 1
+                layers.append(ResidualBlock(inputs, widths[stage + 1], stride))
         self.blocks = nn.Sequential(*layers)
-        self.dimension = widths[3]
+        self.stages, self.dimension = stages, widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.stem(x))
@@ -69,5 +90,7 @@ class WideResNet(Backbone):
 
 
 def build(options: Mapping[str, Any], shape: tuple[int, ...]) -> WideResNet:
-    """A wide residual network with the options `depth` and `width`."""
-    return WideResNet(options["depth"], options["width"], shape[0])
+    """A wide residual network with the options `depth`, `width` and, but for those of older versions, `stages`."""
+    network = WideResNet(options["depth"], options["width"], shape[0], options.get("stages", LEAST))
+    network.batch = max(1, min(Backbone.batch, Backbone.batch * 32**2 // (shape[1] * shape[2])))  # bounded memory
+    return network

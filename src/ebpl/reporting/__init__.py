@@ -15,7 +15,7 @@ from ebpl.config import Settings
 from ebpl.config.presets import nearest_preset
 from ebpl.data.dataset import in_training
 from ebpl.errors import EbplError, UsageError, WriteError
-from ebpl.inference.evaluate import Data, opened
+from ebpl.inference.sources import Data, opened
 from ebpl.io import check_output, write_bytes
 from ebpl.methods import get_method
 from ebpl.reporting import sections

@@ -169,8 +169,8 @@ def confidences(values: Floats, what: str) -> Chart:
     return Chart(f"Confidence on {what}", frame.drawing(f"Histogram of confidences of {what}"), (("a", what),))
 
 
-def energies(training: Floats | None, looked: Floats | None, what: str, limit: float | None) -> Chart | None:
-    """Energies of training images (from their quantiles) and of the images looked at, on one axis."""
+def scores(name: str, training: Floats | None, looked: Floats | None, what: str, limit: float | None) -> Chart | None:
+    """Energies, or another score, of training images (from their quantiles) and of those looked at, on one axis."""
     sets = [values[np.isfinite(values)] for values in (training, looked) if values is not None]
     if not sets or not all(len(values) for values in sets):
         return None
@@ -198,12 +198,13 @@ def energies(training: Floats | None, looked: Floats | None, what: str, limit: f
         frame.line(zip(corners, np.repeat(shares[1], 2).tolist(), strict=True), "b")
     if limit is not None:
         frame.upright(limit, "limit", "outliers from here")
-    frame.x_axis("energy")
+    frame.x_axis(name)
     note = (
         "Low: like the training images; high: unlike them. "
         "Images beyond the ends of the axis are counted in the first and last bar."
     )
-    return Chart("Energies", frame.drawing(f"Histogram of energies of training images and {what}"), tuple(legend), note)
+    drawing = frame.drawing(f"Histogram of the {name} of training images and {what}")
+    return Chart(f"{name.capitalize()} of images", drawing, tuple(legend), note)
 
 
 def _shares(values: Floats, edges: Floats, quantiles: bool) -> Floats:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.calibration.conformal import cross_fitted, measure_sets
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
-from ebpl.inference.evaluate import Data, as_trained, check_own, images_now, load_for, renumbered, trained_on
+from ebpl.inference.sources import Data, as_trained, check_own, images_now, load_for, renumbered, trained_on
 from ebpl.models import HybridModel
-from ebpl.models.outliers import energy_limit
-from ebpl.models.predictions import Predictions, predict
+from ebpl.models.outliers import SCORES, OutlierLimit, outlier_limit
+from ebpl.models.predictions import Predictions, predict, predict_with_features
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS, Stored, finite, leads_out
 
@@ -25,13 +26,18 @@ MOST_PROBABILITIES = 5_000_000
 MOST_TRAINING = 2000
 MOST_POOL = 5000
 """Unlabelled images among which those to label next are looked for."""
-UNLABELED_POOL = "unlabelled images"
+MOST_KNOWN = 400
+"""Labelled images on the map of features."""
+UNLABELED_POOL, TRAINING = "unlabelled images", "training images"
 OUTLIER_QUANTILE = 0.99
 IMBALANCED = 3
 """From this ratio of the largest to the smallest class on, results by class come first."""
 CHUNK = 2048
+SET_COVERAGE, LEAST_FOR_SETS, MOST_SET_ROWS = 0.9, 20, 20
+"""The coverage of prediction sets, labels that they need, and classes in their table."""
 
 Done = Callable[[int], None]
+Features = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -114,6 +120,10 @@ class Sight:
     """How many images are labelled, unlabelled, for validation, for testing."""
     notes: tuple[str, ...]
     """What could not be looked at, or is not as it was in training."""
+    known: Seen | None = None
+    """Training images of the run with the labels that it was given, or some of many."""
+    features: Features | None = None
+    """What the heads of the model see of images (N, H, W, C)."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +150,17 @@ class Context:
         return self.sight.pool if self.sight else None
 
     @property
-    def energy_limit(self) -> float | None:
-        """The energy above which an image is an outlier."""
-        found = self.training_energies if self.density else None
-        return energy_limit(None if found is None else found.tolist(), OUTLIER_QUANTILE)
+    def training_scores(self) -> dict[str, NDArray[np.float64]]:
+        """Quantiles of the scores of training images by which outliers can be judged, the best score first."""
+        found = {score: self.stored.training_scores(score) for score in SCORES}
+        found["energies"] = self.training_energies if self.density else None
+        return {score: values for score, values in found.items() if values is not None}
+
+    @property
+    def outlier_limit(self) -> OutlierLimit | None:
+        """What an outlier is above."""
+        known = {f"training_{score}": values.tolist() for score, values in self.training_scores.items()}
+        return outlier_limit(known, OUTLIER_QUANTILE)
 
     @property
     def imbalanced(self) -> bool:
@@ -196,6 +213,7 @@ def look(
         return replace(empty, notes=(f"{note} (Where they are now is said with --data.)",))
     device, dtype = device_and_dtype(run.settings.runtime)
     model = model.to(device)
+    empty = replace(empty, features=lambda pixels: predict_with_features(model, pixels, dtype)[1])
 
     def seen(what: str, part: Images, caveat: str = "", positions: NDArray[np.int64] | None = None) -> Seen:
         at = np.arange(len(part)) if positions is None else positions
@@ -206,8 +224,8 @@ def look(
     if test is not None:
         return _changed(run, images, test, empty, seen)
     if not own:
-        found = _others(run, images, description, seen)
-        return replace(empty, measured=found if found.images.labeled.any() else None, looked=found)
+        given = _others(run, images, description, seen)
+        return replace(empty, measured=given if given.images.labeled.any() else None, looked=given)
     check_own(run, images, description)
     parts = split_for(images, run.settings)
     energies = None
@@ -216,8 +234,10 @@ def look(
         energies = np.sort(_predictions(model, some, dtype, done).energies)
     measured, looked = _parts(images, parts, seen)
     pool = looked if looked.what == UNLABELED_POOL else _pool(images.train, parts.unlabeled, seen)
-    counts = _counts(images, parts)
-    return replace(empty, measured=measured, looked=looked, pool=pool, training_energies=energies, counts=counts)
+    at = parts.labeled[:: max(1, -(-len(parts.labeled) // MOST_KNOWN))]
+    known = seen("labelled images", images.train.take(at), positions=at) if len(at) else None
+    found = replace(empty, measured=measured, looked=looked, pool=pool, training_energies=energies, known=known)
+    return replace(found, counts=_counts(images, parts))
 
 
 def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Callable[..., Seen]) -> Seen:
@@ -292,7 +312,7 @@ def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[S
         return measured, looked
     # labels that the model was trained on say nothing about it
     hidden = Images(train.pixels, np.full(len(train), UNLABELED), train.paths)
-    return measured, seen("training images", hidden)
+    return measured, seen(TRAINING, hidden)
 
 
 def _counts(images: ImageSet, parts: Split) -> list[tuple[str, int]]:
@@ -319,7 +339,33 @@ def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> 
     if not found:
         return predict(model, images.pixels, dtype)
     probabilities = np.concatenate([part.probabilities for part in found])
-    return Predictions(probabilities, np.concatenate([part.energies for part in found]))
+    errors = [part.reconstruction_errors for part in found if part.reconstruction_errors is not None]
+    energies = np.concatenate([part.energies for part in found])
+    return Predictions(probabilities, energies, np.concatenate(errors) if errors else None)
+
+
+def outlier_scores(seen: Seen, limit: OutlierLimit | None) -> NDArray[np.float64]:
+    """What outliers among images are judged by: high is unlike the training images."""
+    found: NDArray[np.float64] = getattr(seen.predictions, limit.score if limit else "energies")
+    return np.nan_to_num(found, nan=np.inf)
+
+
+def score_name(limit: OutlierLimit | None) -> str:
+    """What that is called."""
+    return "reconstruction error" if limit and limit.score == "reconstruction_errors" else "energy"
+
+
+def prediction_sets(seen: Seen, classes: Sequence[str]) -> dict[str, Any] | None:
+    """Coverage and size of prediction sets, over all and by class; None where there are too few labels."""
+    probabilities, labels = seen.truth
+    if len(labels) < LEAST_FOR_SETS:
+        return None
+    found = measure_sets(cross_fitted(probabilities, labels, SET_COVERAGE), labels, classes)
+    rows = [row for row in found["by_class"] if row["images"]]
+    for row in [found, *rows]:
+        row["interval"], row["size"] = interval(row["coverage_interval"]), f"{row['mean_size']:.2f}"
+    lowest = sorted(rows, key=lambda row: row["coverage"])[:MOST_SET_ROWS]
+    return {**found, "rows": lowest, "left_out": len(rows) - len(lowest), "wanted": SET_COVERAGE}
 
 
 LIKE_IMAGES = 0.25

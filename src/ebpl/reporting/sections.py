@@ -12,9 +12,10 @@ from ebpl.calibration import CalibrationCheck
 from ebpl.labeling import uncertainty
 from ebpl.metrics import METRICS, by_bin, calibration, classification, confidence_direction, in_words, measure
 from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
-from ebpl.models.outliers import energy_limit
+from ebpl.models.outliers import OutlierLimit
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
+from ebpl.reporting.feature_map import feature_map
 from ebpl.reporting.report_data import (
     OUTLIER_QUANTILE,
     Context,
@@ -22,8 +23,11 @@ from ebpl.reporting.report_data import (
     count,
     energy_gap,
     interval,
+    outlier_scores,
     percent,
     points,
+    prediction_sets,
+    score_name,
     things,
 )
 from ebpl.reporting.svg import data_uri
@@ -87,7 +91,7 @@ COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)
 def training(stored: Stored, density: bool) -> Section:
     """How it went, epoch by epoch."""
     history = stored.history
-    images = "energy of images and samples"
+    images, varies = "energy of images and samples", len({row.get("learning_rate") for row in history}) > 1
     drawn = [
         charts.curves(
             "Validation images",
@@ -106,9 +110,7 @@ def training(stored: Stored, density: bool) -> Section:
             [Line("energy_images", "a", "images"), Line("energy_samples", "b", "samples")],
             note="Close lines mean that the sampler keeps up with the energy model.",
         ),
-        charts.curves(
-            "Learning rate", history, [Line("learning_rate", "a", "learning rate")] if _varies(history) else []
-        ),
+        charts.curves("Learning rate", history if varies else [], [Line("learning_rate", "a", "learning rate")]),
     ]
     return {
         "charts": [chart for chart in drawn if chart],
@@ -116,10 +118,6 @@ def training(stored: Stored, density: bool) -> Section:
         "healed": [_healed(event) for event in stored.healed],
         "shortened": shortened(*updates_of(stored.result)),
     }
-
-
-def _varies(history: Sequence[dict[str, Any]]) -> bool:
-    return len({row.get("learning_rate") for row in history}) > 1
 
 
 def _healed(event: dict[str, Any]) -> str:
@@ -297,11 +295,11 @@ def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
     return {"pictures": shown, "count": len(wrong), "of": int(seen.images.labeled.sum())}
 
 
-def uncertain(seen: Seen, classes: Sequence[str], limit: float | None, pool: bool) -> Section:
+def uncertain(seen: Seen, classes: Sequence[str], limit: OutlierLimit | None, pool: bool) -> Section:
     """The images it is least sure of, with its two best guesses; outliers, whose label teaches little, left out."""
     order = np.argsort(-uncertainty(seen.predictions.probabilities), kind="stable")
     if limit is not None:
-        order = order[seen.predictions.energies[order] <= limit]
+        order = order[~limit.exceeded(seen.predictions)[order]]
     shown = []
     for i in map(int, order[:UNCERTAIN]):
         probabilities = seen.predictions.probabilities[i]
@@ -311,18 +309,16 @@ def uncertain(seen: Seen, classes: Sequence[str], limit: float | None, pool: boo
     return {"pictures": shown, "what": looked_at(seen), "pool": pool}
 
 
-def outlying(seen: Seen, classes: Sequence[str], limit: float | None) -> Section:
-    """The images of the highest energies."""
-    energies = np.nan_to_num(seen.predictions.energies, nan=np.inf)
-    order = np.argsort(-energies, kind="stable")[:OUTLYING]
-    shown = []
-    for i in map(int, order):
-        energy = float(energies[i])
-        shown.append({**_picture(seen, i, classes), "energy": _signed(energy),
-                      "beyond": limit is not None and energy > limit})  # fmt: skip
-    beyond = int((energies > limit).sum()) if limit is not None else 0
-    share = percent(beyond / len(energies)) if limit is not None else None
-    return {"pictures": shown, "what": seen.what, "beyond": beyond, "of": len(energies), "share": share}
+def outlying(seen: Seen, classes: Sequence[str], limit: OutlierLimit | None) -> Section:
+    """The images of the highest energies, or of the highest other score that outliers are judged by."""
+    scores = outlier_scores(seen, limit)
+    beyond = limit.exceeded(seen.predictions) if limit else np.zeros(len(scores), bool)
+    shown = [
+        {**_picture(seen, i, classes), "score": _signed(float(scores[i])), "beyond": bool(beyond[i])}
+        for i in map(int, np.argsort(-scores, kind="stable")[:OUTLYING])
+    ]
+    number, share = int(beyond.sum()), percent(beyond.mean()) if limit and len(beyond) else None
+    return {"pictures": shown, "what": seen.what, "beyond": number, "of": len(scores), "share": share}
 
 
 def _signed(value: float) -> str:
@@ -347,14 +343,17 @@ def _picture(seen: Seen, i: int, classes: Sequence[str]) -> Section:
     }
 
 
-def energy(seen: Seen | None, training: NDArray[np.float64] | None, classes: Sequence[str]) -> Section:
-    """Histogram of energies, the limit of outliers, and the images beyond it."""
-    limit = energy_limit(None if training is None else training.tolist(), OUTLIER_QUANTILE)
-    energies = seen.predictions.energies if seen else None
-    what = seen.what if seen else "images"
+def energy(context: Context) -> Section | None:
+    """Histogram of the score that outliers are judged by, their limit, and the images beyond it."""
+    seen, limit = context.looked, context.outlier_limit
+    if limit is None and not context.density:
+        return None
+    training, name = context.training_scores.get(limit.score) if limit else None, score_name(limit)
+    scores, what = outlier_scores(seen, limit) if seen else None, seen.what if seen else "images"
     return {
-        "chart": charts.energies(training, energies, what, limit),
-        "outlying": outlying(seen, classes, limit) if seen else None,
+        "score": name,
+        "chart": charts.scores(name, training, scores, what, limit.value if limit else None),
+        "outlying": outlying(seen, context.classes, limit) if seen else None,
         "words": f"{percent(OUTLIER_QUANTILE, 0)} of the training images",
     }
 
@@ -381,7 +380,7 @@ def _promises(context: Context) -> Section | None:
 def _uncertain(context: Context) -> Section | None:
     """From the unlabelled images of the run, which are worth a label; without such, from those that are looked at."""
     seen = context.pool or context.looked
-    return uncertain(seen, context.classes, context.energy_limit, context.pool is not None) if seen else None
+    return uncertain(seen, context.classes, context.outlier_limit, context.pool is not None) if seen else None
 
 
 SECTIONS: dict[str, Callable[[Context], Any]] = {
@@ -389,10 +388,12 @@ SECTIONS: dict[str, Callable[[Context], Any]] = {
     "promises": _promises,
     "training": lambda context: training(context.stored, context.density),
     "classes": lambda c: by_class(c.measured, c.classes) if c.measured else stored_classes(c.stored),
+    "sets": lambda context: prediction_sets(context.measured, context.classes) if context.measured else None,
+    "map": feature_map,
     "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history, context.classes),
     "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
     "uncertain": lambda context: _uncertain(context),
-    "energy": lambda c: energy(c.looked, c.training_energies, c.classes) if c.density else None,
+    "energy": energy,
     "samples": lambda context: samples(context.stored) if context.density else None,
 }
 """Values for the template by name. A new section is an entry here, and its part of the template."""

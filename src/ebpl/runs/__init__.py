@@ -41,7 +41,7 @@ from ebpl.runs.reader import (
 if TYPE_CHECKING:
     from ebpl.data.dataset import ImageSet
     from ebpl.models import HybridModel
-
+    from ebpl.models.outliers import OutlierLimit
 
 __all__ = ["Run", "lost_seeds", "open_runs", "readable_seeds", "resume_command", "seed_folders", "seeds_folder"]
 
@@ -180,17 +180,17 @@ class Run:
             raise RunError(f"{self.path} is not finished. Continue it with: ebpl resume {self.path}")
         return read_metrics(self.path / TEST_METRICS)
 
-    def energy_limit(self, fraction: float) -> float | None:
-        """The energy that this fraction of the training images stays below: an outlier's is higher.
+    def outlier_limit(self, fraction: float) -> OutlierLimit | None:
+        """The score that this fraction of the training images stays below: an outlier's is higher.
 
-        None for a run that is not finished or has no density.
+        None for a run that is not finished or whose model has no such score.
         """
-        from ebpl.models.outliers import energy_limit
+        from ebpl.models.outliers import outlier_limit
 
         if not self.finished:
             logging.getLogger("ebpl").warning("%s is not finished, so outliers are not flagged.", self.path)
             return None
-        return energy_limit(self.metrics().get("training_energies"), fraction)
+        return outlier_limit(self.metrics(), fraction)
 
     def load_data(self, data: ImageSet | None = None, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
         """The data the run was started with, from another folder if one is given, checked to be unchanged."""

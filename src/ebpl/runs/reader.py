@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ebpl.calibration import updates_of as updates_of
 from ebpl.calibration import warnings_of as warnings_of
-from ebpl.config.compat import modern_names, modern_result, modern_row
+from ebpl.config.compat import modern_result, modern_row, settings_of_run
 from ebpl.config.presets import flat, read_toml
 from ebpl.errors import RunError, UsageError
 from ebpl.io import Object, Rule, damaged, is_number, is_object, is_text, is_whole, wrong_entry
@@ -63,7 +63,7 @@ def read_settings(path: Path) -> tuple[Object, Object]:
     reason = reason or wrong_entry(stored[source], {"name": is_text}, allowed)
     if reason:
         raise damaged(path, reason, advice)
-    return modern_names(flat(stored["settings"])), stored[source]
+    return settings_of_run(flat(stored["settings"])), stored[source]
 
 
 def read_environment(path: Path) -> Object:
@@ -80,7 +80,7 @@ def read_metrics(path: Path) -> Object:
     """What a finished run came to."""
     needed: dict[str, Rule] = {"metrics": lambda value: value is None or is_object(value), "chosen": is_object}
     allowed: dict[str, Rule] = {
-        "training_energies": lambda value: isinstance(value, list) and value != [] and all(map(is_number, value)),
+        **dict.fromkeys(("training_energies", "training_reconstruction_errors"), _is_numbers),
         "reliability": lambda value: isinstance(value, list) and all(map(is_object, value)),
     }
     advice = f"Remove it, and it is made anew by: ebpl resume {path.parent}"
@@ -99,6 +99,10 @@ def read_metrics(path: Path) -> Object:
     if reason:
         raise damaged(path, reason, advice)
     return modern_result(stored)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(map(is_number, value))
 
 
 def _is_number_or_null(value: Any) -> bool:
@@ -152,7 +156,11 @@ class Stored:
     @property
     def energies(self) -> NDArray[np.float64] | None:
         """Quantiles of the training images' energies, ascending; None where the run has none."""
-        values = self.result.get("training_energies")
+        return self.training_scores("energies")
+
+    def training_scores(self, score: str) -> NDArray[np.float64] | None:
+        """The same of another score."""
+        values = self.result.get(f"training_{score}")
         found = [value for value in map(finite, values) if value is not None] if isinstance(values, list) else []
         return np.sort(np.array(found)) if len(found) > 1 else None
 

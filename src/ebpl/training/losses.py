@@ -132,7 +132,7 @@ class Density(LossTerm):
     def views(self, step: TrainStep) -> Views:
         samples = step.sample()
         images = step.training_set.take(step.positions[ALL])
-        images = step.noisy(step.weak(images) if self.augmented else images)
+        images = step.beside_samples(step.weak(images) if self.augmented else images)
         # the noise takes black and white pixels to where no clamped sample can be
         return Views([images.clamp(-1, 1) if self.clamped else images, samples])
 

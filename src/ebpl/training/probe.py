@@ -161,15 +161,16 @@ def _tempered(scores: Tensor, labels: NDArray[np.int64]) -> Tensor:
 def start(
     state: TrainState, images: TrainingSet, settings: Settings, known: NDArray[Any], unknown: NDArray[Any]
 ) -> None:
-    """Fit both heads to the features of the labelled images; gradient descent begins with the first step."""
-    decay = settings.optim.weight_decay if settings.curriculum.pseudo_labels != "none" else None
-    features = (known.astype(np.float32), images.labels, unknown.astype(np.float32))
+    """Fit both heads to the features of the labelled images that are not held out."""
+    learned = images.labeled - images.held_out
+    fixed = images.backbone.fixed  # else what learns is another network than cross-validation can tell of
+    decay = settings.optim.weight_decay if fixed and settings.curriculum.pseudo_labels != "none" else None
+    features = (known[:learned].astype(np.float32), images.labels[:learned], unknown.astype(np.float32))
     probe = fit_probe(*features, len(images.data.classes), decay, settings.seed)
-    rows = images.take(torch.arange(len(images), device=state.device))
-    start_from(state.model, probe, rows, images.targets, images.labeled)
+    start_from(state.model, probe, images.backbone.points(images.inputs), images.targets, learned)
     if state.average is not None:
         state.average.load_state_dict(state.model.state_dict())
-    state.progress.spreading, state.progress.check = probe.spreading, probe.check
+    state.progress.spreading, state.progress.check = probe.spreading, probe.check if fixed else None
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import UsageError, number_of
 from ebpl.io import write_json
-from ebpl.models.predictions import BATCH, predict
+from ebpl.models.predictions import predict
 from ebpl.runs import Run
 from ebpl.runs.reader import ENVIRONMENT, LONGEST, METRICS_TABLE, finite, read_table
 from ebpl.terminal import duration, seconds
@@ -103,7 +103,8 @@ def _energies(trainer: Trainer) -> int:
 
 def _prediction_seconds(trainer: Trainer) -> float:
     """Seconds to predict one image."""
-    inputs, model = trainer.training_set.inputs[:BATCH], trainer.state.predictor
+    model = trainer.state.predictor
+    inputs = trainer.training_set.inputs[: model.features.batch]
     predict(model, inputs, trainer.dtype)
     _wait(trainer)
     start = time.perf_counter()

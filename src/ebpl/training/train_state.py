@@ -15,7 +15,7 @@ from ebpl.config import Settings
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
 from ebpl.rng import derived_seed, generator
-from ebpl.sampling import FittedGaussian, ReplayBuffer
+from ebpl.sampling import FittedGaussian, ReplayBuffer, affordable
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.divergence import Divergence
 
@@ -62,8 +62,8 @@ class TrainState:
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.optim.ema_decay else None
         self.buffer: ReplayBuffer | None = None
         on_gpu = device.type == "cuda"
-        rate: Any = torch.zeros((), device=device) if on_gpu else 0.0
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, capturable=on_gpu, fused=on_gpu)
+        groups = [{**group, "lr": torch.zeros((), device=device) if on_gpu else 0.0} for group in self._groups()]
+        self.optimizer = torch.optim.Adam(groups, capturable=on_gpu, fused=on_gpu)
         self._create_optimizer_state()
         self.set_learning_rate(settings.optim.learning_rate)
         self.ema_updates = 0
@@ -75,12 +75,21 @@ class TrainState:
     def create_buffer(self, shape: tuple[int, ...], start: FittedGaussian | None = None) -> None:
         """A replay buffer for samples of this shape, whose chains start from uniform noise or from this Gaussian."""
         sgld = self.settings.sgld
-        size = self.ranks.share(sgld.buffer_size)
+        size = self.ranks.share(affordable(sgld.buffer_size, shape, sgld.chains))
         self.buffer = ReplayBuffer(size, shape, sgld.restart_probability, self.device, start)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The parameters to learn, with the factor of their rate; a pretrained network has one of its own."""
+        learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        pretrained = set(self.model.features.parameters()) if self.model.features.starts_from_probe else set()
+        heads = [parameter for parameter in learned if parameter not in pretrained]
+        network = [parameter for parameter in learned if parameter in pretrained]
+        factors = ((heads, 1.0), (network, self.settings.optim.encoder_lr_factor))
+        return [{"params": part, "factor": factor} for part, factor in factors if part]
 
     def _create_optimizer_state(self) -> None:
         """Adam creates its moments at the first step; a step at rate 0 makes them exist from the start."""
-        for parameter in self.model.parameters():
+        for parameter in (each for group in self.optimizer.param_groups for each in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -94,10 +103,11 @@ class TrainState:
     def set_learning_rate(self, rate: float) -> None:
         """The rate of all further updates."""
         for group in self.optimizer.param_groups:
+            own = rate * group["factor"]
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(own)
             else:
-                group["lr"] = rate
+                group["lr"] = own
 
     @property
     def predictor(self) -> HybridModel:
@@ -156,7 +166,7 @@ class TrainState:
         if self.average is not None:
             named |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         for name, parameter in self.model.named_parameters():
-            for moment, tensor in self.optimizer.state[parameter].items():
+            for moment, tensor in self.optimizer.state.get(parameter, {}).items():
                 named[f"optimizer.{name}.{moment}"] = tensor
         if self.buffer is not None:
             named["buffer"] = self.buffer.samples
@@ -200,8 +210,9 @@ class TrainState:
         return self._with_chains(snapshot, self.ranks.gather)
 
     def with_own_chains(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """What a checkpoint holds, with only the chains of this process."""
-        return self._with_chains(stored, lambda chains: chains[self.ranks.own(len(chains))])
+        """What a checkpoint holds, with only the chains of this process; older versions kept more of large images."""
+        most = None if self.buffer is None else self.ranks.count * len(self.buffer.samples)
+        return self._with_chains(stored, lambda chains: chains[:most][self.ranks.own(len(chains[:most]))])
 
     def _with_chains(self, stored: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
         tensors = {name: change(t) if name == "buffer" else t for name, t in stored["tensors"].items()}

@@ -6,6 +6,7 @@ GPU it is captured once as a CUDA graph and replayed, which spares the launch of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,12 +15,17 @@ from torch import Tensor
 from ebpl.config import Settings
 from ebpl.data.transforms import augment, strongly_augment
 from ebpl.kernels import fast_network
+from ebpl.models.predictions import predict
 from ebpl.sampling import Langevin
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.losses import Loss, LossTerm, Outputs
 from ebpl.training.train_state import TrainState, refresh, sampling_copy
-from ebpl.training.training_set import UNLABELED, TrainingSet
+from ebpl.training.training_set import ALL, LABELED, UNLABELED, TrainingSet
 
+TIMED = 8
+"""Images that are predicted to learn how long an update will take."""
+COSTS = {LABELED: 3, ALL: 1, UNLABELED: 4}
+"""What learning from an image costs, in predictions: gradients cost two more, and a teacher predicts too."""
 Reading = Callable[[], list[float]]
 """Numbers on their way from the device: calling it waits for them."""
 
@@ -28,7 +34,7 @@ class TrainStep:
     """Gather the terms' views, pass them through the network at once, differentiate, step, average.
 
     Sums of what the terms log stay on the device until asked for. Terms draw their views with the methods `weak`,
-    `strong`, `noisy`, `random`, `sample` and `teacher_scores`.
+    `strong`, `noisy`, `beside_samples`, `random`, `sample` and `teacher_scores`.
     """
 
     def __init__(
@@ -62,7 +68,8 @@ class TrainStep:
         self.fast = fast_network(state.model.features, shape, device, dtype, passed)
         teacher = state.predictor.features
         self.fast_teacher = fast_network(teacher, shape, device, dtype, looked_at) if looked_at else None
-        self.sampler = None if self.fast or not chains else sampling_copy(state.model, dtype)
+        self.on_features = state.model.features.samples_features
+        self.sampler = None if self.fast or self.on_features or not chains else sampling_copy(state.model, dtype)
         sgld = settings.sgld
         self.langevin = Langevin(
             sgld.steps, sgld.step_size, sgld.noise, sgld.gradient_clip, (-1.0, 1.0) if sgld.clamp_samples else None
@@ -97,11 +104,30 @@ class TrainStep:
 
     def _forward(self, inputs: Sequence[Tensor]) -> list[Outputs]:
         """One pass for all: without batch normalisation the images of a batch do not see each other."""
-        model, together = self.state.model, torch.cat(list(inputs))
-        scores, energies = model.heads(self.fast(together) if self.fast else model.features(together))
+        model = self.state.model
+        if self.on_features:
+            features = self._with_features(inputs)
+        else:
+            together = torch.cat(list(inputs))
+            features = self.fast(together) if self.fast else model.features(together)
+        scores, energies = model.heads(features)
         sizes = [len(each) for each in inputs]
         parts = zip(torch.split(scores, sizes), torch.split(energies, sizes), strict=True)
         return [Outputs(*each) for each in parts]
+
+    def _with_features(self, inputs: Sequence[Tensor]) -> Tensor:
+        """The features of all inputs, some of which are features already; those of images get the noise of training."""
+        images = [each for each in inputs if each.ndim == 4]
+        sizes = [len(each) for each in images]
+        found = iter(torch.split(self._with_noise(self.state.model.features(torch.cat(images))), sizes))
+        return torch.cat([next(found) if each.ndim == 4 else each for each in inputs])
+
+    def expected_seconds(self) -> float:
+        """About how long an update of a fine-tuned encoder takes, from how long a prediction does."""
+        some, begun = self.training_set.inputs[:TIMED], time.monotonic()
+        predict(self.state.predictor, some, self.dtype)
+        predictions = sum(COSTS[stream] * size for stream, size in self.batch_sizes.items())
+        return predictions * (time.monotonic() - begun) / len(some)
 
     # --- what terms make their views with ----------------------------------------------------------------------------
 
@@ -122,10 +148,24 @@ class TrainStep:
 
     def noisy(self, inputs: Tensor) -> Tensor:
         """Inputs as the network sees them in training: with a little noise, channels last."""
-        if self.settings.data.pixel_noise:
-            noise = torch.randn(inputs.shape, generator=self.generator, device=inputs.device)
-            inputs = inputs + self.settings.data.pixel_noise * noise
-        return _channels_last(inputs)
+        return _channels_last(inputs if self.on_features else self._with_noise(inputs))
+
+    def beside_samples(self, images: Tensor) -> Tensor:
+        """Images as a density sees them, where samples are: as noisy inputs, or as noisy features without gradients.
+
+        A network that learned from the density of its features would make all images alike.
+        """
+        if not self.on_features:
+            return self.noisy(images)
+        with torch.no_grad(), self._autocast():  # apart from the step's own, as for the teacher
+            features: Tensor = self.state.model.features(_channels_last(images))
+        return self._with_noise(features)
+
+    def _with_noise(self, values: Tensor) -> Tensor:
+        if not self.settings.data.pixel_noise:
+            return values
+        noise = torch.randn(values.shape, generator=self.generator, device=values.device)
+        return values + self.settings.data.pixel_noise * noise
 
     def teacher_scores(self, images: Tensor) -> Tensor:
         """Class scores of the averaged weights, without gradients."""
@@ -140,7 +180,9 @@ class TrainStep:
         assert model.gaussian is not None
         index, start = buffer.draw(self.ranks.share(self.settings.sgld.chains), self.generator)
         start = _channels_last(start)
-        if self.fast:
+        if self.on_features:
+            samples = self.langevin.follow(model.gaussian.energy_gradient(), start, self.generator)
+        elif self.fast:
             samples = self.langevin.follow(self.fast.energy_gradient(model.gaussian), start, self.generator)
         else:
             sampler = self.sampler

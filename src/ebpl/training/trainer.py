@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ebpl.calibration import CalibrationCheck, apply_temperature, revalidate_temperature
 from ebpl.config import Settings
-from ebpl.data.dataset import ImageSet, in_training
+from ebpl.data.dataset import ImageSet
 from ebpl.devices import choose_device, choose_dtype
-from ebpl.errors import number_of, some_of
+from ebpl.errors import number_of
 from ebpl.metrics.calibration import expected_calibration_error
 from ebpl.metrics.classification import accuracy
 from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions
 from ebpl.rng import derived_seed, generator
-from ebpl.terminal import facts_in_words
+from ebpl.terminal import duration, facts_in_words
 from ebpl.training import Deadline, checkpoint, divergence, made_updates, probe, shortened
 from ebpl.training.callbacks import Callback
 from ebpl.training.distributed import ALONE, Ranks, features_together, predict_together
@@ -66,7 +66,7 @@ class Trainer:
         self.state.targets = self.training_set.targets
         if density:
             start = self.training_set.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
-            self.state.create_buffer(tuple(self.training_set.take(torch.zeros(1, dtype=torch.long)).shape[1:]), start)
+            self.state.create_buffer(tuple(model.features.points(self.training_set.inputs[:1]).shape[1:]), start)
         self.schedule = phases(settings)
         self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
         self.epoch_updates = self.updates
@@ -123,13 +123,17 @@ class Trainer:
                 state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
         else:
             state.initialise("start")
-            if self.training_set.backbone.fixed:
+            if self.training_set.backbone.starts_from_probe:
                 probe.start(state, self.training_set, self.settings, *self._features())
             state.restart_chains("start")
         self._keep_weights()
         for line in self.introduction():
             self.say(line)
         self._build_step()
+        if self.device.type == "cpu" and self.training_set.backbone.samples_features:
+            left = self.total_updates - len(state.progress.history) * self.updates
+            expected = duration(left * self.step.expected_seconds())
+            self.say(f"fine-tuning will take about {expected} on this CPU; a GPU is far faster")
         older = (stored or {}).get("last_good")
         self.healthy, self.last_good = older is None, older or state.snapshot()
         self.saved_at = time.monotonic()
@@ -153,19 +157,11 @@ class Trainer:
 
     def introduction(self) -> list[str]:
         """What is trained on what, and what looks odd about it."""
-        data, images, settings = self.training_set.data, self.training_set, self.settings
-        validation, test = len(images.validation or ()), images.counts()["test"]
-        chosen_by = f"{validation} more choose the weights" if validation else "the last weights are kept"
-        shown = [f"{name} {count}" for name, count in images.counts()["labelled"].items()]
+        images, settings = self.training_set, self.settings
         numbers = str(self.dtype).removeprefix("torch.")
         epochs = len(self.state.progress.history)
         return [
-            *data.notes,
-            *in_training(data.test_in_training, test, f"the {test} test images", "the test results are"),
-            *(["there are no unlabelled images to learn from"] if not images.unlabeled else []),
-            f"{data.name}: {images.labeled} labelled, {images.unlabeled} unlabelled images of "
-            f"{data.shape[2]} x {data.shape[1]} pixels in {len(data.classes)} classes; {chosen_by}",
-            f"labels: {some_of(shown, 12)}",
+            *images.introduction(),
             *images.holdout_lines(any(phase.step and phase.epochs for phase in self.schedule), self.holdout > 0),
             *([str(self.state.progress.check)] if self.state.progress.check and not epochs else []),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ebpl.calibration import MIN_HOLDOUT, holdout_mask
 from ebpl.config import Settings
-from ebpl.data.dataset import Images, ImageSet
+from ebpl.data.dataset import Images, ImageSet, in_training
 from ebpl.data.split import split_for
+from ebpl.errors import RunError, is_memory, some_of
 from ebpl.models import Backbone
 from ebpl.rng import generator
 from ebpl.sampling import FittedGaussian
@@ -60,7 +61,17 @@ class TrainingSet:
         targets[torch.arange(len(labeled)), torch.from_numpy(data.train.labels[labeled])] = 1
 
         def on_device(pixels: NDArray[np.uint8]) -> Tensor:
-            return backbone.prepare(pixels).contiguous().to(device)
+            prepared = backbone.prepare(pixels).contiguous()
+            try:
+                return prepared.to(device)
+            except RuntimeError as error:
+                if not is_memory(error):
+                    raise
+                size = f"{prepared.nbytes / 1e9:.1f} GB"
+                raise RunError(
+                    f"The {len(prepared)} training images take {size}, which is more memory than {device} has left. "
+                    "Use fewer unlabelled images, free the device, or train with --device cpu."
+                ) from error
 
         return cls(
             data,
@@ -98,9 +109,9 @@ class TrainingSet:
         return self.backbone.scale(self.inputs[index])
 
     def fitted_gaussian(self, seed: int) -> FittedGaussian:
-        """A Gaussian with the mean and covariance of the network's inputs, or of some of them, chosen by the seed."""
+        """A Gaussian with the mean and covariance of the images, or of some of them, chosen by the seed."""
         some = torch.randperm(len(self), generator=generator(seed, "start"))[: FittedGaussian.MOST]
-        return FittedGaussian(self.take(some.to(self.inputs.device)))
+        return FittedGaussian(self.backbone.points(self.inputs[some.to(self.inputs.device)]))
 
     def set_pseudo_labels(self, selected: NDArray[np.int64], targets: NDArray[np.float64]) -> None:
         """Let these unlabelled images, and no others, have these target distributions."""
@@ -108,6 +119,21 @@ class TrainingSet:
         pseudo.zero_()
         index = torch.from_numpy(selected).to(pseudo.device)
         pseudo[index] = torch.from_numpy(targets).to(pseudo.device, torch.float32)
+
+    def introduction(self) -> list[str]:
+        """What is trained on, and what looks odd about it."""
+        data, counts = self.data, self.counts()
+        validation, test = counts["validation"], counts["test"]
+        chosen_by = f"{validation} more choose the weights" if validation else "the last weights are kept"
+        shown = [f"{name} {count}" for name, count in counts["labelled"].items()]
+        return [
+            *data.notes,
+            *in_training(data.test_in_training, test, f"the {test} test images", "the test results are"),
+            *(["there are no unlabelled images to learn from"] if not self.unlabeled else []),
+            f"{data.name}: {self.labeled} labelled, {self.unlabeled} unlabelled images of "
+            f"{data.shape[2]} x {data.shape[1]} pixels in {len(data.classes)} classes; {chosen_by}",
+            f"labels: {some_of(shown, 12)}",
+        ]
 
     def holdout_lines(self, steps: bool, wanted: bool) -> list[str]:
         """What to say of labels that are held out, with curriculum steps to come or not, and where it was asked for."""

@@ -11,7 +11,11 @@ import ebpl
 from docs.tools import run_files
 from docs.tools.records import RECORD
 from experiments.results_store import record_of
+from tests.encoders.helpers import tiny
 from tests.helpers import class_folders, quick
+
+ON_FEATURES = {"training_reconstruction_errors", "reconstruction_error"}
+"""Entries and columns of models on the features of an encoder."""
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +50,25 @@ def test_every_file_of_a_run_is_described_and_every_described_one_is_there(run: 
 def test_every_column_and_entry_is_described(run: ebpl.Run) -> None:
     assert columns(run.path / "metrics.csv") == list(run_files.METRICS)
     assert columns(run.path / "pseudo_labels/step-1.csv") == list(run_files.PSEUDO_LABELS)
-    assert set(json.loads((run.path / "test_metrics.json").read_text())) == set(run_files.RESULT)
+    assert set(json.loads((run.path / "test_metrics.json").read_text())) == set(run_files.RESULT) - ON_FEATURES
     assert set(record_of(run)) == set(RECORD)
 
 
 def test_the_columns_of_predictions_and_suggestions_are_described(run: ebpl.Run) -> None:
-    ebpl.predict(run, class_folders(Path("photos")), "labels.csv", decide="balanced")
-    assert columns(Path("labels.csv")) == list(run_files.PREDICTIONS)
+    ebpl.predict(run, class_folders(Path("photos")), "labels.csv", decide="balanced", coverage=0.9)
+    usual = [name for name in run_files.PREDICTIONS if name not in {*ON_FEATURES, "disagreement"}]
+    assert columns(Path("labels.csv")) == usual
     [suggestion] = ebpl.suggest(run, n=1)
     assert list(suggestion.row(1)) == list(run_files.SUGGESTIONS)
+
+
+def test_what_there_is_on_features_of_an_encoder_is_described() -> None:
+    short = {"model.components": 2, "optim.epochs": 1, "curriculum.pseudo_labels": "none"}
+    photos = class_folders(Path("photos"))
+    encoder = tiny(20).info.name
+    made, _ = ebpl.train(photos, preset="features", set=short, encoder=encoder, seeds=[0, 1], run="features")
+    how = {"coverage": 0.8, "calibration": class_folders(Path("more"), labeled=5)}
+    ebpl.predict("features", photos, "labels.csv", decide="balanced", **how)
+    assert columns(Path("labels.csv")) == list(run_files.PREDICTIONS)
+    assert "training_reconstruction_errors" in made.metrics()
+    assert set(run_files.RESULT) > ON_FEATURES & set(made.metrics())

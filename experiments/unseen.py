@@ -1,0 +1,160 @@
+"""Which score tells images of another kind? `python -m experiments.unseen FOLDER FOLDER...` measures it.
+
+The preset features is trained on each folder, with few labels. Its new images are then the test images of the same
+folder, which belong, and those of the other folders, which do not. A folder is as for `experiments.photos`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from torch.nn import functional as F
+
+import ebpl
+from ebpl.cli import guarded
+from ebpl.config import Settings
+from ebpl.config.presets import preset
+from ebpl.data import load
+from ebpl.data.dataset import ImageSet
+from ebpl.data.split import split_for
+from ebpl.devices import describe_environment
+from ebpl.encoders import encode_all, find_encoder, load_encoder
+from ebpl.errors import UsageError
+from ebpl.io import write_json
+from ebpl.models import HybridModel
+from ebpl.models.outliers import fit_detector, outlier_limit
+from ebpl.models.predictions import predict, predict_with_features
+from ebpl.rng import parse_seeds
+from ebpl.terminal import terminal_progress
+from experiments.photos import with_test_images
+
+Floats = NDArray[np.float64]
+Score = Callable[[Tensor], Floats]
+"""High for images unlike the training images, from the features of an encoder."""
+NEIGHBOR = 10
+LABELS, QUANTILE = 10, 0.99
+
+
+def scores(model: HybridModel, train: Tensor, labels: NDArray[np.int64]) -> dict[str, Score]:
+    """Ways to tell whether images belong to the training images, few of which have a label (-1: none)."""
+    said, features = predict_with_features(model, train)
+    known = labels >= 0
+    of_labels = fit_detector(features[known], labels[known])
+    of_predictions = fit_detector(features, np.where(known, labels, said.labels))
+    of_all = fit_detector(features, np.zeros(len(features), int))
+    center = F.normalize(train).mean(0)
+
+    def components(images: Tensor) -> NDArray[np.float32]:
+        return predict_with_features(model, images)[1]
+
+    def relative(images: Tensor) -> Floats:
+        found = components(images)
+        return of_predictions.distances(found) - of_all.distances(found)
+
+    def neighbors(images: Tensor) -> Floats:
+        rows, others = (F.normalize(F.normalize(each) - center) for each in (images, train))
+        return -(rows @ others.T).topk(NEIGHBOR).values[:, -1].double().numpy()
+
+    def error(images: Tensor) -> Floats:
+        found = predict(model, images).reconstruction_errors
+        assert found is not None
+        return found
+
+    return {
+        "confidence": lambda images: -predict(model, images).confidences,
+        "energy": lambda images: predict(model, images).energies,
+        "Mahalanobis distance": lambda images: of_labels.distances(components(images)),
+        "relative Mahalanobis distance": relative,
+        "nearest neighbours": neighbors,
+        "reconstruction error": error,
+    }
+
+
+def auroc(belonging: Floats, others: Floats) -> float:
+    """The area under the ROC curve: how often an image of another kind has the higher score."""
+    truth = np.repeat([0, 1], [len(belonging), len(others)])
+    return float(roc_auc_score(truth, np.concatenate([belonging, others])))
+
+
+def measured(name: str, images: ImageSet, settings: Settings, test: Mapping[str, Tensor]) -> dict[str, Any]:
+    """For each score the AUROC on images of each other kind, and which share of all new images is flagged."""
+    assert settings.model.encoder is not None
+    labels = np.full(len(images.train), -1)
+    drawn = split_for(images, settings).labeled
+    labels[drawn] = images.train.labels[drawn]
+    with tempfile.TemporaryDirectory() as folder:
+        run = ebpl.train(images, settings, run=Path(folder) / "run")
+        model, result = run.load_model()[0], run.metrics()
+    train = torch.from_numpy(load_encoder(settings.model.encoder).encode(images.train.pixels))
+    found = {}
+    for score, of in scores(model, train, labels).items():
+        values = {kind: of(each) for kind, each in test.items()}
+        found[score] = {kind: auroc(values[name], each) for kind, each in values.items() if kind != name}
+    limits = {"energy": "training_energies", "reconstruction error": "training_reconstruction_errors"}
+    flagged: dict[str, dict[str, float]] = {}
+    for score, entry in limits.items():
+        limit = outlier_limit({entry: result[entry]}, QUANTILE)
+        assert limit is not None
+        flagged[score] = {kind: float(limit.exceeded(predict(model, each)).mean()) for kind, each in test.items()}
+    return {"auroc": found, "flagged": flagged, "accuracy": result["metrics"]["accuracy"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is missing, and write a record for each folder and seed."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.unseen", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--seeds", default="3-7")
+    parser.add_argument("--encoder", default="efficientnet_lite0")
+    parser.add_argument("--results", type=Path, default=Path("results/unseen"), metavar="DIR")
+    options = parser.parse_args(arguments)
+    return guarded(lambda: _main(options), "experiments.unseen")
+
+
+def _main(options: argparse.Namespace) -> int:
+    if len(options.folders) < 2:
+        raise UsageError("Give at least two folders: images of one are unseen for a model of the other.")
+    encoder = find_encoder(options.encoder)
+
+    def loaded(folder: Path) -> ImageSet:
+        return with_test_images(load(folder, image_size=encoder.size, skip_unreadable=True))
+
+    test: dict[str, Tensor] = {}
+    for folder in options.folders:  # all are encoded first; pixels of one folder at a time are in memory
+        images = loaded(folder)
+        encode_all(images, options.encoder, terminal_progress())
+        assert images.test is not None
+        test[images.name] = torch.from_numpy(load_encoder(options.encoder).encode(images.test.pixels))
+    for folder in options.folders:
+        images = loaded(folder)
+        for seed in parse_seeds(options.seeds):
+            path = options.results / f"{images.name}-{Path(options.encoder).stem}-seed{seed}.json"
+            if path.is_file():
+                continue
+            chosen = preset("features", labels_per_class=LABELS, validation_fraction=0.0, seed=seed)
+            settings = chosen.changed({"model.encoder": options.encoder})
+            record = {
+                "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                "labels_per_class": LABELS,
+                "quantile": QUANTILE,
+                "settings": settings.to_dict(),
+                "environment": describe_environment(settings.runtime),
+                **measured(images.name, images, settings, test),
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, record)
+            print(path.stem, record["auroc"]["energy"], record["auroc"]["reconstruction error"], flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
