@@ -18,7 +18,7 @@ ORDER = (
     *("labeling", "api", "inspection", "reporting", "estimator", "cli", "__main__"),
 )
 """Packages and modules of the first level. Each may import those before it; `ebpl/__init__.py` imports on demand."""
-MOST_FILES, MOST_LINES = 104, 400  # 16 for encoders, fine-tuning and sizes; 13 for confidence in the field
+MOST_FILES, MOST_LINES = 112, 400  # 16 for encoders, fine-tuning and sizes, 13 for confidence, 8 for methods
 TESTED_TOGETHER = ("kernels", "methods")
 """Kernels are compared with their definitions on a GPU, methods go through the same training, each in one file."""
 

@@ -15,7 +15,7 @@ import pytest
 import ebpl
 
 ROOT = Path(__file__).parents[1]
-MOST_FILES = 104
+MOST_FILES = 112
 SHORT = ["--epochs", "1", "--pseudo-labels", "none", "--set", "optim.updates_per_epoch=2", "--set", "sgld.steps=1"]
 
 

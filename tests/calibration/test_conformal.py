@@ -223,3 +223,11 @@ def test_sets_by_aps_are_never_empty() -> None:
     for method in ("aps", "raps"):
         assert calibrate(*draw(100), 0.3, method).contains(draw(500)[0]).any(1).all()
     assert not calibrate(*draw(100), 0.3).contains(draw(500)[0]).any(1).all()
+
+
+def test_a_class_that_nothing_speaks_for_is_in_every_set() -> None:
+    probabilities, labels = draws(13, classes=3)(60)
+    never = np.column_stack([probabilities, np.zeros(60)])
+    sets = calibrate(never, labels, 0.9, by_class=True, unlabelled=never)
+    assert math.isinf(sets.thresholds[3])
+    assert np.isfinite(sets.thresholds[:3]).all()

@@ -535,7 +535,7 @@ def test_promises_can_be_made_from_other_labels(tested: Run, new: Path, caplog: 
 
 
 def test_wrong_promises_are_refused_before_any_work(tested: Run, new: Path) -> None:
-    for wrong in ({"coverage": 90}, {"coverage": 0.9, "set_method": "lca"}, {"accuracy": 1.0}):
-        with pytest.raises(UsageError, match=r"must be a number|Did you mean lac"):
+    for wrong in ({"coverage": 90}, {"coverage": 0.9, "set_method": "lca"}, {"accuracy": 1.0}, {"calibration": new}):
+        with pytest.raises(UsageError, match=r"must be a number|Did you mean lac|labels are for a coverage"):
             ebpl.predict(tested, new, "a.csv", **wrong)
     assert not Path("a.csv").exists()

@@ -70,6 +70,10 @@ def test_labelled_images_may_be_given_and_it_is_told_if_they_were_trained_on() -
     for number, path in enumerate(sorted(Path("new").rglob("*.png"))):
         write_png(path, value=number + 33)
     assert found(run, "new") == (10, "10 labelled images of new", [])
+    Path("new/cats/empty.png").touch()
+    count, _, notes = found(run, "new")
+    assert count == 10
+    assert "empty.png" in notes[0]
     count, which, notes = found(run, "photos")
     assert (count, which) == (8, "8 labelled images of photos")
     assert "training" in notes[0]

@@ -174,8 +174,9 @@ def calibrate(
     shares = apply_temperature(unlabelled, likeliest_temperature(probabilities, labels, TEMPERATURE_SCALE)) / many
     others = scores(unlabelled, method, random)
     if by_class:
-        groups = [(true[labels == each], others[:, each], shares[:, each]) for each in range(classes)]
-        thresholds = np.array([_semi_supervised(*group, coverage) for group in groups])
+        own = [labels == each for each in range(classes)]
+        found = (_semi_supervised(true[own[c]], others[:, c], shares[:, c], coverage) for c in range(classes))
+        thresholds = np.array(list(found))
     else:
         thresholds = np.full(classes, _semi_supervised(true, others.ravel(), shares.ravel(), coverage))
     return PredictionSets(coverage, method, by_class, thresholds, counts, many)
@@ -188,7 +189,7 @@ def _semi_supervised(true: Floats, others: Floats, shares: Floats, coverage: flo
     what chance explains, is how far they can be trusted: they count as so many labels as would have an error as large.
     """
     alone, variance = quantile(true, coverage), coverage * (1 - coverage)
-    gap = float(shares[others <= alone].sum() / shares.sum()) - coverage
+    gap = float(shares[others <= alone].sum() / max(shares.sum(), np.finfo(np.float64).tiny)) - coverage
     error = variance / UNLABELLED_WEIGHT + max(0.0, gap**2 - variance / (len(true) + 2))
     weights = np.concatenate([np.ones(len(true)), shares * (variance / error)])
     return weighted_quantile(np.concatenate([true, others]), weights, coverage * (weights.sum() + 1))

@@ -42,6 +42,12 @@ class DataSettings:
         high=0.9,
         option=True,
     )
+    class_mix: str | None = _setting(
+        None,
+        "class mix of the unlabelled images, which probabilities are for: that of the labels, auto (estimated), "
+        "balanced, or a CSV of class and share (default: auto for your own data with an encoder, else labels)",
+        option=True,
+    )
     augment: Literal["auto", "none", "shift", "flip", "dihedral"] = _setting(
         "auto",
         "label-preserving augmentation; each kind contains the ones before it (auto: what suits the benchmark, shift "
@@ -105,14 +111,22 @@ class OptimSettings:
     batch_size: int = _setting(
         64, "images in the classified batch and in the density batch", low=1, high=100_000, option=True
     )
-    learning_rate: float = _setting(1e-4, "learning rate of Adam", low=0, option=True)
+    optimizer: Literal["adam", "sgd"] = _setting("adam", "Adam, or SGD with Nesterov momentum of 0.9")
+    learning_rate: float = _setting(1e-4, "learning rate of the optimiser", low=0, option=True)
     encoder_lr_factor: float = _setting(0.1, "fraction of it for the weights of a fine-tuned encoder", low=0, high=1)
     warmup_updates: int = _setting(0, "updates of linear warm-up after an initialisation", low=0, high=1e9)
     final_lr_factor: float = _setting(
         1.0, "fraction of the learning rate left at the end of each phase, after a cosine (1: constant)", low=0, high=1
     )
+    lr_schedule: Literal["half-cosine", "7/16-cosine"] = _setting(
+        "half-cosine", "the fall to that fraction, or FixMatch's: cos(7/16 pi t) at the fraction t of a phase"
+    )
     gradient_clip: float = _setting(0.0, "clip the parameter gradient at this norm (0: off)", low=0)
     weight_decay: float = _setting(0.0, "half the weight of the classifier's squared weights in the loss", low=0)
+    network_decay: float = _setting(0.0, "the same for the weights of the network, without its biases", low=0)
+    label_smoothing: float = _setting(
+        0.0, "share of each target in the cross-entropy that is spread evenly over all classes", low=0, high=0.9
+    )
     ema_decay: float = _setting(
         0.999, "decay of the moving average of the weights, which predicts and is kept (0: off)", low=0, high=0.99999
     )
@@ -180,6 +194,20 @@ class ConsistencySettings:
 
 
 @dataclass(frozen=True)
+class UnlabeledSettings:
+    """How the methods of other papers learn from unlabelled images; EBPL and its baseline do not use this group."""
+
+    weight: float | None = _setting(None, "weight of their loss (default: that of the method's paper)", low=0)
+    ratio: int | None = _setting(
+        None, "unlabelled images for each labelled one (default: that of the method's paper)", low=1, high=1000
+    )
+    threshold: float = _setting(0.95, "FixMatch: least confidence of a prediction used as a target", low=0, high=1)
+    momentum: float = _setting(
+        0.999, "FreeMatch and SoftMatch: decay of the running statistics of predictions", low=0, high=0.99999
+    )
+
+
+@dataclass(frozen=True)
 class SGLDSettings:
     """The sampler of the energy-based model."""
 
@@ -232,6 +260,7 @@ class Settings:
     curriculum: CurriculumSettings = CurriculumSettings()
     energy: EnergySettings = EnergySettings()
     consistency: ConsistencySettings = ConsistencySettings()
+    unlabeled: UnlabeledSettings = UnlabeledSettings()
     sgld: SGLDSettings = SGLDSettings()
     divergence: DivergenceSettings = DivergenceSettings()
     runtime: RuntimeSettings = RuntimeSettings()

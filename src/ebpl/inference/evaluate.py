@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.calibration import apply_temperature, warnings_of
+from ebpl.calibration import warnings_of
 from ebpl.calibration.conformal import check_coverage, check_method, cross_fitted, measure_sets
 from ebpl.config import Settings
 from ebpl.data.dataset import Images
@@ -166,7 +166,7 @@ def finish(run: Run, trainer: Trainer) -> None:
         probabilities = _predicted(model, settings, data.test)
         result = _evaluation(probabilities, data.test.labels, data.classes, chosen)
         arrays = {**_answers(probabilities, data.test.labels), **arrays}
-        last = apply_temperature(_predicted(state.predictor, settings, data.test), state.temperature)
+        last = state.tempered(_predicted(state.predictor, settings, data.test))
         result["last"] = {"metrics": measure(last, data.test.labels)}
     if len(data.train) <= MOST_DIGESTS and not data.is_benchmark:  # a benchmark can be had again
         arrays["training_digests"] = np.unique(data.train.short_digests())
@@ -254,6 +254,7 @@ def summary(
     return {
         "images": images.counts(),
         "check": asdict(progress.check) if progress.check else None,
+        **({"class_mix": asdict(progress.class_mix)} if progress.class_mix else {}),
         "pseudo_labels": steps(progress.history, schedule, counts),
         "curves": curves(progress.history),
         "seconds": round(state.seconds, 1),

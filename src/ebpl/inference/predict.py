@@ -144,6 +144,8 @@ def predict(
     check_method(set_method)
     if coverage is not None:
         check_coverage(coverage)
+    if calibration is not None and coverage is None and accuracy is None:
+        raise UsageError("Calibration labels are for a coverage (--coverage) or an accuracy (--accuracy). Give one.")
     model, skipped = Ensemble(runs, outlier_quantile), Counter[str]()
     found, where = items_of(images, model.description["image_shape"], skipped)
     promises = None

@@ -65,7 +65,7 @@ def calibration_images(
     run = runs[0]
     advice = "Give labelled images that the model has not learned from with --calibration (in Python: calibration=...)."
     if given is not None:
-        images, notes = test_images(run, given, None, description, False)
+        images, notes = test_images(run, given, None, description, True)
         name = given.name if isinstance(given, ImageSet) else os.fspath(given)
         return images, f"{number_of(int(images.labeled.sum()), 'labelled image')} of {name}", list(notes)
     try:

@@ -24,6 +24,8 @@ class Metric:
     percent: bool = True
     """Whether it is a fraction of one, shown in per cent."""
     lower_is_better: bool = False
+    distance: bool = False
+    """Whether it is 0 only where every probability is true, so that few images make it larger than it is."""
 
 
 METRICS: dict[str, Metric] = {}
@@ -34,17 +36,17 @@ def register_metric(metric: Metric) -> None:
     METRICS[metric.name] = metric
 
 
-_ECE = calibration.expected_calibration_error
+_ECE, _DISTANCE = calibration.expected_calibration_error, {"lower_is_better": True, "distance": True}
 for _metric in (
     Metric("images", "labelled images", lambda _, labels: float(len(labels)), percent=False),
     Metric("accuracy", "accuracy", classification.accuracy),
     Metric("balanced_accuracy", "balanced accuracy", classification.balanced_accuracy),
     Metric("f_score", "macro F-score", classification.macro_f_score),
     Metric("auroc", "AUROC, one against rest", classification.macro_auroc),
-    Metric("ece", "ECE, 15 bins", partial(_ECE, bins=15), lower_is_better=True),
-    Metric("ece_10_bins", "ECE, 10 bins", partial(_ECE, bins=10), lower_is_better=True),
-    Metric("adaptive_ece", "adaptive ECE", calibration.adaptive_calibration_error, lower_is_better=True),
-    Metric("classwise_ece", "class-wise ECE", calibration.classwise_calibration_error, lower_is_better=True),
+    Metric("ece", "ECE, 15 bins", partial(_ECE, bins=15), **_DISTANCE),
+    Metric("ece_10_bins", "ECE, 10 bins", partial(_ECE, bins=10), **_DISTANCE),
+    Metric("adaptive_ece", "adaptive ECE", calibration.adaptive_calibration_error, **_DISTANCE),
+    Metric("classwise_ece", "class-wise ECE", calibration.classwise_calibration_error, **_DISTANCE),
     Metric("overconfidence", "confidence minus accuracy", calibration.overconfidence),
     Metric("nll", "negative log-likelihood", calibration.negative_log_likelihood, percent=False, lower_is_better=True),
     Metric("brier", "Brier score", calibration.brier_score, percent=False, lower_is_better=True),

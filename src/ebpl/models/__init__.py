@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,11 +88,17 @@ def build_backbone(name: str, options: Mapping[str, Any], shape: tuple[int, ...]
 
 
 class GaussianHead(nn.Module):
-    """Class energies E_c = 1/2 (f - mu_c)' P (f - mu_c) with P identity, diagonal or full (P = L L')."""
+    """Class energies E_c = 1/2 (f - mu_c)' P (f - mu_c) with P identity, diagonal or full (P = L L').
+
+    Class c has the weight pi_c in the density, up to a factor that all share; `log_mix` is its logarithm.
+    """
+
+    log_mix: Tensor
 
     def __init__(self, dimension: int, classes: int, precision: str) -> None:
         super().__init__()
         self.precision = precision
+        self.register_buffer("log_mix", torch.zeros(classes), persistent=False)
         self.means = nn.Parameter(torch.zeros(classes, dimension))
         if precision == "diagonal":
             self.log_precision = nn.Parameter(torch.zeros(dimension))
@@ -132,8 +138,8 @@ class GaussianHead(nn.Module):
         return 0.5 * difference.square().sum(2)
 
     def energy(self, features: Tensor) -> Tensor:
-        """E = -log sum_c exp(-E_c) for each image, up to a constant minus the log-density, (N)."""
-        return -torch.logsumexp(-self.class_energies(features), 1)
+        """E = -log sum_c pi_c exp(-E_c) for each image, up to a constant minus the log-density, (N)."""
+        return -torch.logsumexp(self.log_mix - self.class_energies(features), 1)
 
     @torch.no_grad()
     def set_to(self, means: Tensor, variances: Tensor) -> None:
@@ -154,7 +160,7 @@ class GaussianHead(nn.Module):
     @torch.no_grad()
     def energy_gradient(self) -> Callable[[Tensor], Tensor]:
         """dE/df as a function of the features, for the parameters as they are now: P f - sum_c p(c | f) P mu_c."""
-        weight, bias = self.natural_weight(), self.natural_bias()
+        weight, bias = self.natural_weight(), self.natural_bias() + self.log_mix
 
         def gradient(features: Tensor) -> Tensor:
             posterior = torch.softmax(torch.addmm(bias, features, weight.T), 1)
@@ -164,7 +170,7 @@ class GaussianHead(nn.Module):
 
     def posterior(self, features: Tensor) -> Tensor:
         """p(c | x) by Bayes' rule from the Gaussians, (N, C)."""
-        return torch.softmax(-self.class_energies(features), 1)
+        return torch.softmax(self.log_mix - self.class_energies(features), 1)
 
     def coupling(self, weight: Tensor, bias: Tensor) -> Tensor:
         """The coupling penalty: sum_c |w_c - P mu_c|^2 + (b_c + 1/2 mu_c' P mu_c)^2."""
@@ -221,7 +227,13 @@ class Architecture:
 
 
 class HybridModel(nn.Module):
-    """`forward` gives class scores and energies from one pass through the network."""
+    """`forward` gives class scores and energies from one pass through the network.
+
+    The classifier learns the class mix of its labels. For images of another mix, `log_mix` is added to its scores: the
+    logarithm of each class's share there, divided by that among the labels.
+    """
+
+    log_mix: Tensor
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -230,6 +242,7 @@ class HybridModel(nn.Module):
         dimension, precision = self.features.dimension, architecture.precision_matrix
         self.classifier = nn.Linear(dimension, architecture.classes)
         self.gaussian = GaussianHead(dimension, architecture.classes, precision) if precision else None
+        self.register_buffer("log_mix", torch.zeros(architecture.classes), persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Class scores (N, C), whose softmax is p(c | x), and energies (N).
@@ -241,7 +254,7 @@ class HybridModel(nn.Module):
     def heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on given features, in float32 whatever the network computes in."""
         with torch.autocast(features.device.type, enabled=False):
-            scores = self.classifier(features)
+            scores = self.classifier(features) + self.log_mix
             if self.gaussian is None:
                 return scores, -torch.logsumexp(scores, 1)
             return scores, self.gaussian.energy(features)
@@ -251,6 +264,12 @@ class HybridModel(nn.Module):
         if self.gaussian is None:
             return self.classifier.bias.new_zeros(())
         return self.gaussian.coupling(self.classifier.weight, self.classifier.bias)
+
+    def set_mix(self, log_ratio: Sequence[float] | Tensor) -> None:
+        """Answer for another class mix than that of the labels, from the logarithms of the ratios of its shares."""
+        for part in (self, self.gaussian):
+            if part is not None:
+                part.log_mix.copy_(torch.as_tensor(log_ratio))
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> HybridModel:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ebpl.data.dataset import ImageSet
     from ebpl.models import HybridModel
 
+LOG_MIX = "log_mix"
+"""The name of a tensor that a file may have: what a class mix adds to the scores."""
 LARGEST = 4096
 """Images of more pixels in height or width are no model's."""
 
@@ -67,14 +69,17 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
             architecture = Architecture(**{**built, "image_shape": tuple(built["image_shape"])})
             with torch.device("meta"):  # shapes without memory: the description may claim any size
                 wanted = {name: list(tensor.shape) for name, tensor in architecture.build().state_dict().items()}
+            if LOG_MIX in names:  # only where the class mix is another than that of the labels
+                wanted[LOG_MIX] = [architecture.classes]
             if wanted != {name: file.get_slice(name).get_shape() for name in names}:
                 raise ValueError("its tensors are not those of the network that it describes")
             tensors = {name: file.get_tensor(name) for name in names}
             if check_sum is not None and check_sum != _check_sum(tensors, given):
                 raise ValueError("its check sum is wrong")
         model = architecture.build()
-        model.load_state_dict(tensors)
-        if not all(tensor.isfinite().all() for tensor in model.state_dict().values()):  # as the model has them
+        load_weights(model, tensors)
+        values = (*model.state_dict().values(), model.log_mix)  # as the model has them
+        if not all(tensor.isfinite().all() for tensor in values):
             raise ValueError("it has weights that are not finite numbers")
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         if isinstance(error, RuntimeError) and is_memory(error):  # others quote the file, which may say anything
@@ -85,6 +90,15 @@ def load_model(path: Path) -> tuple[HybridModel, dict[str, Any]]:
             f"file, and it is written anew by: ebpl resume {path.parent}"
         ) from error
     return model.eval(), description
+
+
+def load_weights(model: HybridModel, tensors: Mapping[str, Tensor]) -> None:
+    """Put the weights of a file into a model, with the class mix that they may have."""
+    weights = dict(tensors)
+    mix = weights.pop(LOG_MIX, None)
+    model.load_state_dict(weights)
+    if mix is not None:
+        model.set_mix(mix)
 
 
 def _wrong(description: Any, tensors: int) -> str | None:

@@ -26,7 +26,6 @@ from ebpl.reporting.report_data import (
     things,
 )
 from ebpl.reporting.svg import element, short
-from ebpl.reporting.tsne import layout
 
 MOST, LEAST = 1600, 8
 """Images on the map; fewer than the least are no map."""
@@ -38,6 +37,8 @@ COLORS, NAMED = 10, 30
 """Colours of classes, which repeat, and most names of classes on the map."""
 WIDTH, HEIGHT, MARGIN = 800.0, 640.0, 20.0
 CHUNK = 512
+PERPLEXITY, UPDATES = 20.0, 500
+"""Of t-SNE: about how many neighbours of an image count, and how long it runs. Longer looks the same."""
 KINDS = ("outlying", "doubtful", "labelled", "other")
 """Of dots, as the style sheet calls them: the first come first where not all can have a picture."""
 LETTER, LINE = 0.026, 0.07
@@ -164,6 +165,22 @@ def _pictured(kinds: Sequence[str]) -> list[int]:
         evenly = these[np.linspace(0, len(these) - 1, room).astype(int)] if len(these) > room else these
         found += np.unique(evenly).tolist()
     return found[::-1]
+
+
+def layout(features: NDArray[np.floating]) -> NDArray[np.float64] | None:
+    """Two coordinates for each row, the same every time; None where there are too few rows or all are the same."""
+    from sklearn.manifold import TSNE
+
+    rows = np.nan_to_num(features.astype(np.float64), posinf=0, neginf=0)
+    rows -= rows.mean(0) if len(rows) else 0
+    largest = np.abs(rows).max(initial=0)
+    if len(rows) < 4 or not largest:
+        return None
+    rows = np.pad(rows / largest, ((0, 0), (0, max(0, 2 - rows.shape[1]))))
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    places = TSNE(perplexity=perplexity, max_iter=UPDATES, init="pca", random_state=0).fit_transform(rows)
+    found: NDArray[np.float64] = places.astype(np.float64)
+    return found
 
 
 def _on_paper(places: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ A term says which images it wants to see (its views), and turns what the network
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -27,6 +27,10 @@ class Views:
 
     inputs: list[Tensor] = field(default_factory=list)
     targets: Tensor | None = None
+    log_mix: Tensor | None = None
+    """What the class mix adds to the scores of these images and must not, (N, C)."""
+    more: dict[str, Tensor] = field(default_factory=dict)
+    """Whatever else the loss needs to know, such as a weight that changes in the course of training."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,20 @@ class LossTerm:
     stream: ClassVar[str | None] = None
     """Which images it draws: LABELED, ALL or UNLABELED."""
     density: ClassVar[bool] = False
-    """Whether it learns a density, which needs the Gaussian head and a sampler."""
+    """Whether it learns a density, which needs a sampler."""
+    gaussian: ClassVar[bool] = False
+    """Whether it needs the Gaussian head; without one, energies are those of the classifier's scores."""
+    current_teacher: ClassVar[bool] = False
+    """Whether `teacher_scores` are those of the current weights, not of the averaged ones."""
+    ratio: int = 0
+    """Unlabelled images that it draws for each labelled one; 0: `consistency.batch_size` of them."""
+
+    def memory(self, classes: int) -> dict[str, Tensor]:
+        """What it keeps from update to update in `step.memory`, as it is at the start of a run.
+
+        It is changed in place, is the same in every process, and is part of every checkpoint.
+        """
+        return {}
 
     def views(self, step: TrainStep) -> Views:
         """The images to be passed through the network."""
@@ -69,43 +86,53 @@ class LossTerm:
 
 
 class CrossEntropy(LossTerm):
-    """Cross-entropy of labelled and pseudo-labelled images, some of them mixed with another (mixup)."""
+    """Cross-entropy of labelled and pseudo-labelled images, some of them mixed with another (mixup).
+
+    Images with a true label have the class mix of the labels, those with a pseudo-label that of the unlabelled images.
+    """
 
     logs = ("cross_entropy",)
     stream = LABELED
 
-    def __init__(self, mixup_probability: float = 0.0) -> None:
-        self.mixup_probability = mixup_probability
+    def __init__(self, mixup_probability: float = 0.0, label_smoothing: float = 0.0) -> None:
+        self.mixup_probability, self.label_smoothing = mixup_probability, label_smoothing
 
     def views(self, step: TrainStep) -> Views:
         index = step.positions[LABELED]
         images, targets = step.weak(step.training_set.take(index)), step.training_set.targets[index]
+        log_mix = (index < step.training_set.labeled)[:, None] * step.state.model.log_mix
         if self.mixup_probability:  # the batch is in random order: its mirror image is another one
             count = (len(images), *[1] * (images.ndim - 1))
             mixed = step.random(*count) < self.mixup_probability
             share = mixed * step.random(*count)
             images = images + share / 2 * (images.flip(0) - images)
             targets = targets + share.flatten(1) / 2 * (targets.flip(0) - targets)
-        return Views([images], targets)
+            log_mix = log_mix + share.flatten(1) / 2 * (log_mix.flip(0) - log_mix)
+        return Views([images], targets, log_mix)
 
     def finish(self, step: TrainStep, views: Views) -> Views:
         # after all other draws of the step: the order of random numbers is part of what a seed means
-        return Views([step.noisy(views.inputs[0])], views.targets)
+        return replace(views, inputs=[step.noisy(views.inputs[0])])
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
         assert views.targets is not None
-        value = F.cross_entropy(outputs[0].scores, views.targets)
+        scores = outputs[0].scores if views.log_mix is None else outputs[0].scores - views.log_mix
+        value = F.cross_entropy(scores, views.targets, label_smoothing=self.label_smoothing)
         return Loss(value, {"cross_entropy": value})
 
 
 class WeightDecay(LossTerm):
-    """Half of this weight times the squared weights of the classifier."""
+    """Half of this weight times the squared weights of the classifier, and of another those of the network."""
 
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
+    def __init__(self, weight: float, network: float = 0.0) -> None:
+        self.weight, self.network = weight, network
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
-        return Loss(self.weight / 2 * model.classifier.weight.square().sum(), {})
+        value = self.weight / 2 * model.classifier.weight.square().sum()
+        if self.network:  # biases are vectors
+            weights = [weight for weight in model.features.parameters() if weight.requires_grad and weight.ndim > 1]
+            value = value + self.network / 2 * torch.stack([weight.square().sum() for weight in weights]).sum()
+        return Loss(value, {})
 
 
 class Density(LossTerm):
@@ -117,6 +144,7 @@ class Density(LossTerm):
     logs = ("energy_images", "energy_samples", "energy_gap")
     stream = ALL
     density = True
+    gaussian = True
 
     def __init__(
         self,
@@ -150,6 +178,7 @@ class Coupling(LossTerm):
     """The paper's coupling of both heads: the classifier's weights are those of the Gaussians' posterior."""
 
     logs = ("coupling",)
+    gaussian = True
 
     def __init__(self, weight: float = 0.001) -> None:
         self.weight = weight
@@ -160,9 +189,9 @@ class Coupling(LossTerm):
 
 
 class Consistency(LossTerm):
-    """Strong views of unlabelled images are taught what the averaged weights predict for weak views.
+    """Strong views of unlabelled images are taught what the teacher predicts for weak views.
 
-    Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class (FixMatch).
+    Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class.
     """
 
     logs = ("consistency", "mask_rate")
@@ -175,12 +204,16 @@ class Consistency(LossTerm):
         with torch.no_grad():
             images = step.training_set.take(step.positions[UNLABELED])
             scores = step.teacher_scores(step.weak(images))
-            confidence, label = scores.softmax(1).max(1, keepdim=True)
-            if self.temperature:
-                targets = (scores / self.temperature).softmax(1)
-            else:
-                targets = torch.zeros_like(scores).scatter_(1, label, 1.0)
-            return Views([step.noisy(step.strong(images))], targets * (confidence >= self.threshold))
+            return Views([step.noisy(step.strong(images))], self.targets(step, scores))
+
+    def targets(self, step: TrainStep, scores: Tensor) -> Tensor:
+        """What strong views are taught, (N, C), from the teacher's scores; a row sums up to the weight of its image."""
+        confidence, label = scores.softmax(1).max(1, keepdim=True)
+        if self.temperature:
+            targets = (scores / self.temperature).softmax(1)
+        else:
+            targets = torch.zeros_like(scores).scatter_(1, label, 1.0)
+        return targets * (confidence >= self.threshold)
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
         assert views.targets is not None
@@ -188,12 +221,18 @@ class Consistency(LossTerm):
         return Loss(self.weight * value, {"consistency": value, "mask_rate": views.targets.sum(1).mean()})
 
 
+def supervised_terms(settings: Settings) -> list[LossTerm]:
+    """Cross-entropy and, if they have a weight, squared weights."""
+    chosen = settings.optim
+    terms: list[LossTerm] = [CrossEntropy(settings.data.mixup_probability, chosen.label_smoothing)]
+    if chosen.weight_decay or chosen.network_decay:
+        terms.append(WeightDecay(chosen.weight_decay, chosen.network_decay))
+    return terms
+
+
 def classifier_terms(settings: Settings) -> list[LossTerm]:
-    """The terms of a classifier without a density: cross-entropy and, if it has a weight, consistency."""
-    terms: list[LossTerm] = [CrossEntropy(settings.data.mixup_probability)]
-    if settings.optim.weight_decay:
-        terms.append(WeightDecay(settings.optim.weight_decay))
-    chosen = settings.consistency
+    """The terms of a classifier without a density: the supervised ones and, if it has a weight, consistency."""
+    terms, chosen = supervised_terms(settings), settings.consistency
     if chosen.weight:
         terms.append(Consistency(chosen.weight, chosen.confidence_threshold, chosen.temperature))
     return terms

@@ -8,7 +8,7 @@ labels; so is what is known of the confidence before training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebpl.calibration import CalibrationCheck
+from ebpl.calibration import PRIOR_SCALE, CalibrationCheck, likeliest_temperature
+from ebpl.calibration.class_mix import ClassMix, estimate_mix
 from ebpl.models import HybridModel
 from ebpl.training.neighbors import Graph
 
@@ -50,17 +51,25 @@ class Probe:
     spreading: float
     check: CalibrationCheck | None
     """Of the confidence after pseudo-labels were learned from; None with too few labels to leave some out."""
+    mix: ClassMix | None = None
+    """Of the unlabelled images, where it was given or estimated."""
 
 
-def logistic_regression(rows: Tensor, targets: Tensor, decay: float, updates: int = 100) -> tuple[Tensor, Tensor]:
-    """Weight and bias that minimise the mean cross-entropy plus decay / 2 times the squared weights."""
+def logistic_regression(
+    rows: Tensor, targets: Tensor, decay: float, updates: int = 100, offset: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias that minimise the mean cross-entropy plus decay / 2 times the squared weights.
+
+    The offset is added to the scores before their softmax, and is not learned.
+    """
     weight = torch.zeros(targets.shape[1], rows.shape[1], dtype=rows.dtype, requires_grad=True)
     bias = torch.zeros(targets.shape[1], dtype=rows.dtype, requires_grad=True)
     solver = torch.optim.LBFGS([weight, bias], max_iter=updates, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         solver.zero_grad()
-        value = F.cross_entropy(F.linear(rows, weight, bias), targets) + decay / 2 * weight.square().sum()
+        scores = F.linear(rows, weight, bias) + offset
+        value = F.cross_entropy(scores, targets) + decay / 2 * weight.square().sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
@@ -75,20 +84,29 @@ def fit_probe(
     classes: int,
     student_decay: float | None,
     seed: int,
+    mix: ClassMix | Literal["auto"] | None = None,
 ) -> Probe:
-    """The start of training; `student_decay` is the weight decay of what learns pseudo-labels, None if nothing does."""
+    """The start of training; `student_decay` is the weight decay of what learns pseudo-labels, None if nothing does.
+
+    `mix` is the class mix of the unlabelled images; "auto" estimates it, and None is that of the labels.
+    """
     known, targets = torch.from_numpy(labeled), F.one_hot(torch.from_numpy(labels), classes).float()
     folds = stratified_folds(labels, seed)
     decays = {decay: _cross_validated(known, targets, folds, decay) for decay in DECAYS} if folds else {}
     decay = min(decays, key=lambda each: _nll(decays[each], labels)) if decays else DECAYS[len(DECAYS) // 2]
     weight, bias = logistic_regression(known, targets, decay)
     scores, spreading = decays.get(decay), 0.0
+    if mix == "auto":
+        temperature = 1.0 if scores is None else likeliest_temperature(_softmax(scores), labels, PRIOR_SCALE)
+        said = _softmax(F.linear(torch.from_numpy(unlabeled), weight, bias) / temperature)
+        mix = estimate_mix(said, np.bincount(labels, minlength=classes))
     if student_decay is not None and len(unlabeled):
         random = np.random.default_rng(seed)
         some = torch.from_numpy(unlabeled[random.permutation(len(unlabeled))[:MOST_UNLABELED]])
         if folds:
             graph = Graph.of(torch.cat([known, some]).numpy())
-            found = _students(known, targets, some, graph, folds, decay, student_decay)
+            ratio = torch.tensor(mix.log_ratio) if mix and mix.differs else torch.zeros(classes)
+            found = _students(known, targets, some, graph, folds, decay, student_decay, ratio)
             spreading = min(found, key=lambda amount: _nll(_tempered(found[amount], labels), labels))
             scores = found[spreading]
         else:
@@ -97,7 +115,7 @@ def fit_probe(
     if scores is not None:
         expected = (1 - spreading) ** FLATTENED
         check = CalibrationCheck.cross_validated(_softmax(scores), labels, len(folds), expected)
-    return Probe(weight, bias, decay, spreading, check)
+    return Probe(weight, bias, decay, spreading, check, mix)
 
 
 def stratified_folds(labels: NDArray[np.int64], seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -128,17 +146,24 @@ def _students(
     folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
     decay: float,
     student_decay: float,
+    ratio: Tensor,
 ) -> dict[float, Tensor]:
-    """For each of `AMOUNTS`, cross-validated scores of what is learned from pseudo-labels that were spread so far."""
+    """For each of `AMOUNTS`, cross-validated scores of what is learned from pseudo-labels that were spread so far.
+
+    `ratio` is that of the class mix of the other images, which is learned with, to that of the labels, which the scores
+    are for; both as in training.
+    """
     scores, every = {amount: torch.zeros_like(targets) for amount in AMOUNTS}, torch.cat([rows, others])
     for learned, seen in folds:
         weight, bias = logistic_regression(rows[learned], targets[learned], decay)
-        posterior = F.linear(every, weight, bias).softmax(1)
-        posterior[learned] = targets[learned]
+        posterior = (F.linear(every, weight, bias) + ratio).softmax(1)
+        posterior[learned] = targets[learned] * ratio.exp()
+        offset = ratio.repeat(len(every), 1)
+        offset[learned] = 0
         for amount in AMOUNTS:
             spread = torch.from_numpy(graph.spread(posterior.double().numpy(), amount)).float()
             spread[learned] = targets[learned]
-            weight, bias = logistic_regression(every, spread, student_decay, 40)
+            weight, bias = logistic_regression(every, spread, student_decay, 40, offset)
             scores[amount][seen] = F.linear(rows[seen], weight, bias)
     return scores
 
@@ -159,14 +184,20 @@ def _tempered(scores: Tensor, labels: NDArray[np.int64]) -> Tensor:
 
 
 def start(
-    state: TrainState, images: TrainingSet, settings: Settings, known: NDArray[Any], unknown: NDArray[Any]
+    state: TrainState,
+    images: TrainingSet,
+    settings: Settings,
+    known: NDArray[Any],
+    unknown: NDArray[Any],
+    mix: ClassMix | Literal["auto"] | None = None,
 ) -> None:
     """Fit both heads to the features of the labelled images that are not held out."""
     learned = images.labeled - images.held_out
     fixed = images.backbone.fixed  # else what learns is another network than cross-validation can tell of
     decay = settings.optim.weight_decay if fixed and settings.curriculum.pseudo_labels != "none" else None
     features = (known[:learned].astype(np.float32), images.labels[:learned], unknown.astype(np.float32))
-    probe = fit_probe(*features, len(images.data.classes), decay, settings.seed)
+    probe = fit_probe(*features, len(images.data.classes), decay, settings.seed, mix)
+    state.set_class_mix(probe.mix)
     start_from(state.model, probe, images.backbone.points(images.inputs), images.targets, learned)
     if state.average is not None:
         state.average.load_state_dict(state.model.state_dict())
@@ -180,7 +211,7 @@ def start_from(model: HybridModel, probe: Probe, rows: Tensor, targets: Tensor, 
     model.classifier.bias.copy_(probe.bias)
     if model.gaussian is None:
         return
-    posterior = model.classifier(rows).softmax(1)
+    posterior = (model.classifier(rows) + model.log_mix).softmax(1)
     posterior[:labeled] = targets[:labeled]
     means = posterior.T @ rows / posterior.sum(0)[:, None]
     within = (rows.square().sum(0) - (posterior.sum(0)[:, None] * means.square()).sum(0)) / len(rows)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.calibration import apply_temperature
+from ebpl.calibration.class_mix import ClassMix
 from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
 from ebpl.errors import number_of, some_of
@@ -86,14 +87,15 @@ def relabel(
     settings: Settings,
     phase: Phase,
     spreading: float = 0.0,
+    mix: ClassMix | None = None,
 ) -> Relabeling:
     """Throw the old pseudo-labels away and give the most confident images new ones.
 
     `predictions` are for all unlabelled images; `features` gives those of labelled and unlabelled ones, and is called
-    where outliers are rejected, or posteriors are spread among similar images.
+    where outliers are rejected, or posteriors are spread among similar images. `mix` is their class mix.
     """
     if spreading:
-        predictions = spread_predictions(predictions, training_set.labels, *features(), spreading)
+        predictions = spread_predictions(predictions, training_set.labels, *features(), spreading, mix)
     curriculum, data, index = settings.curriculum, training_set.data, training_set.unlabeled_index
     allowed, rejected, outliers = None, list[int](), None
     if curriculum.reject_outliers:
@@ -119,10 +121,20 @@ def relabel(
 
 
 def spread_predictions(
-    predictions: Predictions, labels: NDArray[np.int64], known: NDArray[Any], unknown: NDArray[Any], amount: float
+    predictions: Predictions,
+    labels: NDArray[np.int64],
+    known: NDArray[Any],
+    unknown: NDArray[Any],
+    amount: float,
+    mix: ClassMix | None = None,
 ) -> Predictions:
-    """Posteriors of unlabelled images, spread with the true labels among images of similar features."""
+    """Posteriors of unlabelled images, spread with the true labels among images of similar features.
+
+    Where the classes have other shares among the labels, a label counts as much as its class is more frequent among the
+    unlabelled images.
+    """
     true = np.eye(predictions.probabilities.shape[1])[labels]
+    true = true * np.exp(mix.log_ratio) if mix else true
     graph = Graph.of(np.concatenate([known, unknown]))
     spread = graph.spread(np.concatenate([true, predictions.probabilities]), amount)
     return Predictions(spread[len(labels) :], predictions.energies)

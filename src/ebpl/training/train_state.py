@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ebpl.calibration import CalibrationCheck, scale_classifier
+from ebpl.calibration import CalibrationCheck, apply_temperature, scale_classifier
+from ebpl.calibration.class_mix import ClassMix, estimate_mix, reweight
 from ebpl.config import Settings
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
+from ebpl.models.weights import LOG_MIX, load_weights
 from ebpl.rng import derived_seed, generator
 from ebpl.sampling import FittedGaussian, ReplayBuffer, affordable
 from ebpl.training.distributed import ALONE, Ranks
@@ -39,6 +43,8 @@ class Progress:
     """The weights to keep, with their score, phase and epoch."""
     spreading: float = 0.0
     """How far pseudo-labels are spread among similar images; checkpoints of older versions do not have it."""
+    class_mix: ClassMix | None = None
+    """Of the unlabelled images, where it was estimated or given; neither do they have this."""
 
 
 class TrainState:
@@ -61,9 +67,13 @@ class TrainState:
         self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.optim.ema_decay else None
         self.buffer: ReplayBuffer | None = None
+        self.memory: dict[str, Tensor] = {}
         on_gpu = device.type == "cuda"
         groups = [{**group, "lr": torch.zeros((), device=device) if on_gpu else 0.0} for group in self._groups()]
-        self.optimizer = torch.optim.Adam(groups, capturable=on_gpu, fused=on_gpu)
+        if settings.optim.optimizer == "adam":
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, capturable=on_gpu, fused=on_gpu)
+        else:
+            self.optimizer = torch.optim.SGD(groups, momentum=MOMENTUM, nesterov=True, fused=on_gpu)
         self._create_optimizer_state()
         self.set_learning_rate(settings.optim.learning_rate)
         self.ema_updates = 0
@@ -78,6 +88,11 @@ class TrainState:
         size = self.ranks.share(affordable(sgld.buffer_size, shape, sgld.chains))
         self.buffer = ReplayBuffer(size, shape, sgld.restart_probability, self.device, start)
 
+    def create_memory(self, start: dict[str, Tensor]) -> None:
+        """What loss terms keep from update to update, and begin with."""
+        self._memory_start = start
+        self.memory.update({name: tensor.to(self.device, copy=True) for name, tensor in start.items()})
+
     def _groups(self) -> list[dict[str, Any]]:
         """The parameters to learn, with the factor of their rate; a pretrained network has one of its own."""
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -88,7 +103,7 @@ class TrainState:
         return [{"params": part, "factor": factor} for part, factor in factors if part]
 
     def _create_optimizer_state(self) -> None:
-        """Adam creates its moments at the first step; a step at rate 0 makes them exist from the start."""
+        """Moments are created at the first step; a step at rate 0 makes them exist from the start."""
         for parameter in (each for group in self.optimizer.param_groups for each in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
@@ -120,18 +135,43 @@ class TrainState:
         return self.progress.check.temperature if self.progress.check else 1.0
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """The weights to keep, with the temperature in them."""
-        return scale_classifier(self.progress.best["weights"], self.temperature)
+        """The weights to keep, with the temperature in them, and a class mix where it is not that of the labels."""
+        weights = scale_classifier(self.progress.best["weights"], self.temperature)
+        mix = self.progress.class_mix
+        return {**weights, LOG_MIX: torch.tensor(mix.log_ratio)} if mix and mix.differs else weights
 
     def kept_model(self) -> HybridModel:
         """A model with the weights to keep."""
         model = _frozen_copy(self.model)
-        model.load_state_dict(self.kept_weights())
+        load_weights(model, self.kept_weights())
         return model.eval()
+
+    def set_class_mix(self, mix: ClassMix | None) -> None:
+        """Let unlabelled images have this class mix; None is that of the labels."""
+        self.progress.class_mix = mix
+        for model in (self.model, self.average):
+            if model is not None:
+                model.set_mix(mix.log_ratio if mix else torch.zeros_like(model.log_mix))
+
+    def estimate_mix(
+        self, probabilities: NDArray[np.float64], labels: NDArray[np.int64], classes: Sequence[str]
+    ) -> str:
+        """Find the class mix of the unlabelled images, once: what is learned with it would confirm it. Says what it is.
+
+        `probabilities` are what is said of them, `labels` how many labels each class has.
+        """
+        mix = estimate_mix(apply_temperature(probabilities, self.temperature), labels)
+        self.set_class_mix(mix)
+        return mix.in_words(classes)
+
+    def tempered(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities with the temperature, which the scores are divided by before the class mix is added."""
+        ratio = np.array(self.progress.class_mix.log_ratio if self.progress.class_mix else 0.0)
+        return reweight(apply_temperature(reweight(probabilities, -ratio), self.temperature), ratio)
 
     @torch.no_grad()
     def initialise(self, *purpose: object) -> None:
-        """Fresh weights, optimiser and average; the buffer is left as it is."""
+        """Fresh weights, optimiser, average and memory; the buffer is left as it is."""
         fresh = self.model.architecture.build().initialise(generator(self.settings.seed, "weights", *purpose))
         weights = {**self.model.state_dict(), **dict(fresh.named_parameters())}  # what was fitted to the data stays
         self.model.load_state_dict(weights)
@@ -139,6 +179,8 @@ class TrainState:
             self.average.load_state_dict(weights)
         self._clear_optimizer()
         self.ema_updates = 0
+        for name, tensor in self.memory.items():
+            tensor.copy_(self._memory_start[name])
 
     def restart_chains(self, *purpose: object) -> None:
         """Fill the replay buffer with noise."""
@@ -170,7 +212,7 @@ class TrainState:
                 named[f"optimizer.{name}.{moment}"] = tensor
         if self.buffer is not None:
             named["buffer"] = self.buffer.samples
-        return named
+        return named | {f"memory.{name}": tensor for name, tensor in self.memory.items()}
 
     def tensors_copy(self) -> dict[str, Any]:
         """A copy of those tensors, and how many updates are in the average."""
@@ -191,19 +233,21 @@ class TrainState:
         """A copy of all that training changes, but for what was learned from divergences and the time spent."""
         progress = vars(self.progress) | {"history": list(self.progress.history)}
         progress["check"] = asdict(self.progress.check) if self.progress.check else None
+        progress["class_mix"] = asdict(self.progress.class_mix) if self.progress.class_mix else None
         return {**self.tensors_copy(), "targets": self.targets.clone(), **progress}
 
     def restore(self, stored: dict[str, Any]) -> None:
         """Back to a snapshot, in place."""
         self.load_tensors(stored)
         self.targets.copy_(stored["targets"])
-        names = set(vars(self.progress)) - {"check", "history", "spreading"}
+        names = set(vars(self.progress)) - {"check", "history", "spreading", "class_mix"}
         self.progress = Progress(
             **{name: stored[name] for name in names},
             check=CalibrationCheck.stored(stored.get("check")),
             history=list(stored["history"]),
             spreading=stored.get("spreading", 0.0),
         )
+        self.set_class_mix(ClassMix.stored(stored.get("class_mix")))
 
     def with_all_chains(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """A snapshot with the chains of all processes, as a checkpoint holds it."""

@@ -52,13 +52,16 @@ class TrainStep:
         self.dtype, self.ranks = dtype, ranks
         device = state.device
         streams = dict.fromkeys(term.stream for term in terms if term.stream)
-        self.batch_sizes = {stream: ranks.share(stream_size(stream, settings)) for stream in streams}
+        self.batch_sizes = {stream: ranks.share(stream_size(stream, settings, terms)) for stream in streams}
         self.positions = {
             stream: torch.zeros(size, dtype=torch.long, device=device) for stream, size in self.batch_sizes.items()
         }
         """Where the images of this step are in the training set, by stream; written before every step."""
         self.names = ("loss", *(name for term in terms for name in term.logs))
         self.ema_weight = torch.zeros((), device=device)
+        self.fraction = torch.zeros((), device=device)
+        """How much of the phase is over, from 0 to 1; written before every step."""
+        self.memory = state.memory
         self.sums = torch.zeros(len(self.names), device=device)
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
@@ -66,8 +69,9 @@ class TrainStep:
         shape, looked_at = training_set.inputs.shape[1:], self.batch_sizes.get(UNLABELED, 0)
         passed = sum(self.batch_sizes.values()) + chains
         self.fast = fast_network(state.model.features, shape, device, dtype, passed)
-        teacher = state.predictor.features
-        self.fast_teacher = fast_network(teacher, shape, device, dtype, looked_at) if looked_at else None
+        self.teacher = state.model if any(term.current_teacher for term in terms) else state.predictor
+        network = self.teacher.features
+        self.fast_teacher = fast_network(network, shape, device, dtype, looked_at) if looked_at else None
         self.on_features = state.model.features.samples_features
         self.sampler = None if self.fast or self.on_features or not chains else sampling_copy(state.model, dtype)
         sgld = settings.sgld
@@ -168,22 +172,22 @@ class TrainStep:
         return values + self.settings.data.pixel_noise * noise
 
     def teacher_scores(self, images: Tensor) -> Tensor:
-        """Class scores of the averaged weights, without gradients."""
-        teacher, images = self.state.predictor, _channels_last(images)
-        with self._autocast():  # apart from the step's own, which would find weights cast here, without gradients
+        """Class scores of the averaged weights, or of the current ones if the terms say so, without gradients."""
+        teacher, images = self.teacher, _channels_last(images)
+        # apart from the step's own, which would find weights cast here, without gradients
+        with torch.no_grad(), self._autocast():
             return teacher.heads(self.fast_teacher(images) if self.fast_teacher else teacher.features(images))[0]
 
     def sample(self) -> Tensor:
         """Samples from the current model, drawn from and put back into the replay buffer."""
         buffer, model = self.state.buffer, self.state.model
         assert buffer is not None
-        assert model.gaussian is not None
         index, start = buffer.draw(self.ranks.share(self.settings.sgld.chains), self.generator)
         start = _channels_last(start)
         if self.on_features:
-            samples = self.langevin.follow(model.gaussian.energy_gradient(), start, self.generator)
+            samples = self.langevin.follow(model.energy_head.energy_gradient(), start, self.generator)
         elif self.fast:
-            samples = self.langevin.follow(self.fast.energy_gradient(model.gaussian), start, self.generator)
+            samples = self.langevin.follow(self.fast.energy_gradient(model.energy_head), start, self.generator)
         else:
             sampler = self.sampler
             assert sampler is not None
@@ -236,9 +240,12 @@ class TrainStep:
         return wait
 
 
-def stream_size(stream: str, settings: Settings) -> int:
+def stream_size(stream: str, settings: Settings, terms: Sequence[LossTerm] = ()) -> int:
     """Images that a step draws from a stream, over all processes."""
-    return settings.consistency.batch_size if stream == UNLABELED else settings.optim.batch_size
+    if stream != UNLABELED:
+        return settings.optim.batch_size
+    ratio = max((term.ratio for term in terms if term.stream == UNLABELED), default=0)
+    return ratio * settings.optim.batch_size or settings.consistency.batch_size
 
 
 def _channels_last(inputs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebpl.calibration import CalibrationCheck, apply_temperature, revalidate_temperature
+from ebpl.calibration import CalibrationCheck, revalidate_temperature
 from ebpl.config import Settings
 from ebpl.data.dataset import ImageSet
 from ebpl.devices import choose_device, choose_dtype
@@ -64,6 +64,7 @@ class Trainer:
         model.features.to(self.device).fit(self.training_set.inputs)
         self.state = TrainState(architecture, settings, self.device, ranks, model)
         self.state.targets = self.training_set.targets
+        self.class_mix = self.training_set.class_mix(settings.data.class_mix)
         if density:
             start = self.training_set.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
             self.state.create_buffer(tuple(model.features.points(self.training_set.inputs[:1]).shape[1:]), start)
@@ -124,7 +125,9 @@ class Trainer:
         else:
             state.initialise("start")
             if self.training_set.backbone.starts_from_probe:
-                probe.start(state, self.training_set, self.settings, *self._features())
+                probe.start(state, self.training_set, self.settings, *self._features(), self.class_mix)
+            elif self.class_mix != "auto":
+                state.set_class_mix(self.class_mix)
             state.restart_chains("start")
         self._keep_weights()
         for line in self.introduction():
@@ -159,11 +162,12 @@ class Trainer:
         """What is trained on what, and what looks odd about it."""
         images, settings = self.training_set, self.settings
         numbers = str(self.dtype).removeprefix("torch.")
-        epochs = len(self.state.progress.history)
+        progress, epochs = self.state.progress, len(self.state.progress.history)
         return [
             *images.introduction(),
             *images.holdout_lines(any(phase.step and phase.epochs for phase in self.schedule), self.holdout > 0),
-            *([str(self.state.progress.check)] if self.state.progress.check and not epochs else []),
+            *([str(progress.check)] if progress.check and not epochs else []),
+            *([progress.class_mix.in_words(images.data.classes)] if progress.class_mix else []),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
             f"{numbers} on {self.device}, augmentation {self.augmentation}, {self.updates} updates an epoch",
             *([f"continuing after {number_of(epochs, 'epoch')}"] if epochs else []),
@@ -177,13 +181,12 @@ class Trainer:
 
     def _relabel(self, phase: Phase) -> None:
         """Begin a curriculum step: new pseudo-labels, and fresh weights if the method wants them."""
-        images, progress = self.training_set, self.state.progress
+        images, progress, mix = self.training_set, self.state.progress, self.state.progress.class_mix
         predictions = self.predict(images.inputs[images.labeled :])
         self._revalidate(predictions)
         if progress.spreading and phase.step > 1:  # the step before has flattened them
-            sharper = apply_temperature(predictions.probabilities, self.state.temperature)
-            predictions = Predictions(sharper, predictions.energies)
-        found = relabel(images, predictions, self._features, self.settings, phase, progress.spreading)
+            predictions = Predictions(self.state.tempered(predictions.probabilities), predictions.energies)
+        found = relabel(images, predictions, self._features, self.settings, phase, progress.spreading, mix)
         if found.outlier_rows is not None:
             self.say(f"{phase.name}: {len(found.rejected)} of {images.unlabeled} images are outliers and left out")
         images.set_pseudo_labels(found.selected, found.targets)
@@ -213,6 +216,10 @@ class Trainer:
             probabilities = self.predict(images.inputs[here]).probabilities
             progress.check = CalibrationCheck.of(probabilities, images.labels[here])
             self.say(str(progress.check))
+        if progress.phase == 0 and self.class_mix == "auto" and progress.class_mix is None:
+            found = self.predict(images.inputs[images.labeled :]).probabilities
+            self.say(self.state.estimate_mix(found, images.label_counts(), images.data.classes))
+            self._build_step()  # samplers have their own copy
         progress.phase, progress.epoch = progress.phase + 1, 0
         self._keep_weights()
         self._keep(save=True)
@@ -314,14 +321,13 @@ class Trainer:
         """A row for the epoch; remember the weights if they are the best so far."""
         state, progress, images = self.state, self.state.progress, self.training_set
         row: dict[str, Any] = {"phase": phase.name, "epoch": progress.epoch, **means}
-        row |= {"pseudo_labels": len(progress.selected), "pseudo_label_accuracy": None}
+        right = progress.pseudo_label_accuracy if phase.step else None
+        row |= {"pseudo_labels": len(progress.selected), "pseudo_label_accuracy": right}
         row["rejected"] = len(progress.rejected)
-        if phase.step:
-            row["pseudo_label_accuracy"] = progress.pseudo_label_accuracy
         score = float(len(progress.history))
         if images.validation is not None and images.validation_inputs is not None:
             predicted, labels = self.predict(images.validation_inputs), images.validation.labels
-            probabilities = apply_temperature(predicted.probabilities, state.temperature)
+            probabilities = state.tempered(predicted.probabilities)
             score = row["validation_accuracy"] = accuracy(probabilities, labels)
             row["validation_ece"] = expected_calibration_error(probabilities, labels)
             row["validation_confidence"] = float(probabilities.max(1).mean())
@@ -373,10 +379,8 @@ class Trainer:
         """
         if self.healthy:
             self.last_good = self.state.snapshot()
-        if save and self.healthy:
-            self._save(self.last_good)
-        elif save:
-            self._save({**self.state.snapshot(), "last_good": self.last_good})
+        if save:
+            self._save(self.last_good if self.healthy else {**self.state.snapshot(), "last_good": self.last_good})
 
     def _save(self, snapshot: Checkpoint) -> None:
         more = {"divergence": self.state.divergence.state(), "seconds": self.state.seconds}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.calibration import MIN_HOLDOUT, holdout_mask
+from ebpl.calibration.class_mix import ClassMix, mix_of
 from ebpl.config import Settings
 from ebpl.data.dataset import Images, ImageSet, in_training
 from ebpl.data.split import split_for
@@ -103,6 +104,15 @@ class TrainingSet:
         """The true labels of the labelled images."""
         found: NDArray[np.int64] = self.targets[: self.labeled].argmax(1).cpu().numpy()
         return found
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """How many labels each class has."""
+        return np.bincount(self.labels, minlength=len(self.data.classes))
+
+    def class_mix(self, wanted: str | None) -> ClassMix | Literal["auto"] | None:
+        """The class mix that a setting asks for; by default it is estimated where training starts from a probe."""
+        natural = self.backbone.starts_from_probe and not self.data.is_benchmark
+        return mix_of(wanted or ("auto" if natural else "labels"), self.data.classes, self.label_counts())
 
     def take(self, index: Tensor) -> Tensor:
         """The network's inputs at these positions."""
