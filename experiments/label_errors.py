@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import ebpl
 from ebpl.cli import guarded
 from ebpl.comparison import colors_and_textures
-from ebpl.config import Settings
+from ebpl.config import RuntimeSettings, Settings
 from ebpl.config.presets import preset
 from ebpl.data import load
 from ebpl.data.dataset import Images, ImageSet
@@ -83,7 +83,6 @@ def found(known: Labelled, wrong: Labels) -> dict[str, float]:
         "first": len(first),
         "found": int(np.isin(positions, first).sum()),
         "listed": len(check.errors),
-        "probable": check.probable,
         "accuracy": check.accuracy,
     }
 
@@ -202,7 +201,9 @@ def _main(options: argparse.Namespace) -> int:
                 continue
             rows = list(measured())
             data = {"name": name.partition("-")[0]}
-            write_json(path, {"data": data, "seed": seed, "environment": describe_environment(), "rows": rows})
+            write_json(
+                path, {"data": data, "seed": seed, "environment": describe_environment(RuntimeSettings()), "rows": rows}
+            )
             print(path.stem, *rows, sep="\n  ", flush=True)
     return 0
 

@@ -268,3 +268,12 @@ def test_a_time_limit_is_given_as_on_the_command_line(monkeypatch: pytest.Monkey
     for wrong in ("banana", 0, -1, "nan"):
         with pytest.raises(UsageError, match=r"time_limit: .* is not a time\. Give for instance 90"):
             ebpl.train("digits", time_limit=wrong)
+
+
+def test_a_class_mix_that_cannot_be_read_stops_before_a_run_is_made() -> None:
+    with pytest.raises(UsageError, match="must be auto, labels, balanced, or an existing CSV"):
+        ebpl.train(blobs(), quick(data__class_mix="gone.csv"), run="run")
+    Path("mix.csv").write_text("0,1\n1,1\n")
+    with pytest.raises(DataError, match="no share for 2"):
+        ebpl.train(blobs(), quick(data__class_mix="mix.csv"), run="run")
+    assert not Path("run").exists()

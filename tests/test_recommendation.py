@@ -300,6 +300,12 @@ def test_nothing_is_compared_where_a_user_has_chosen(unasked: None) -> None:
         settings_for("photos", preset("quick"), "quick")
 
 
+@pytest.mark.usefixtures("unasked")
+def test_nothing_is_compared_for_a_method_that_needs_views_of_images() -> None:
+    chosen, size = settings_for(striped_folder(), changes={"method": "fixmatch", "device": "cpu"})
+    assert (chosen, size) == (ebpl.preset("quick", method="fixmatch", device="cpu", pseudo_labels="none"), None)
+
+
 def test_nothing_is_compared_for_arrays_and_benchmarks(unasked: None) -> None:
     images, labels = stripes(20)
     np.savez("a.npz", train_images=images, train_labels=labels)

@@ -25,6 +25,8 @@ from docs.tools import (
     data,
     divergence,
     generative,
+    imbalance,
+    label_errors,
     methods,
     metrics,
     photos,
@@ -48,6 +50,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "settings": lambda _: settings.settings(),
     "presets": lambda _: settings.presets(),
     "methods": lambda _: methods.methods(),
+    "published": methods.published,
     "commands": lambda _: commands.commands(),
     "exit codes": lambda _: commands.exit_codes(),
     "python": lambda _: python.names(),
@@ -57,6 +60,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "divergence limits": lambda _: divergence.limits(),
     "run files": lambda _: run_files.described(run_files.FILES, "file"),
     "metrics.csv": lambda _: run_files.described(run_files.METRICS),
+    "metrics.csv of methods": lambda _: run_files.described(run_files.METHOD_METRICS),
     "pseudo-labels": lambda _: run_files.described(run_files.PSEUDO_LABELS),
     "test_metrics.json": lambda _: run_files.described(run_files.RESULT, "entry"),
     "predictions": lambda _: run_files.described(run_files.PREDICTIONS),
@@ -91,7 +95,11 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "sizes of sets": coverage.sizes,
     "ensembles": coverage.ensembles,
     "set methods": lambda _: coverage.methods(),
+    "class mixes": imbalance.comparison,
     "unseen": unseen.scores,
+    "label errors": label_errors.found,
+    "learning curves": label_errors.gains,
+    "label errors columns": lambda _: run_files.described(run_files.LABEL_ERRORS),
 }
 _OUTSIDE = re.compile(r"\]\(\.\./\.\./(?=(?:reproduced|results/samples|benchmarks)/\S+\.png\))")
 """From a page in `docs/PART/` to a figure of the repository; in the site it is one folder nearer."""

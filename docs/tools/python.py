@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import ebpl
 
-FIRST = ("train", "resume", "evaluate", "predict", "inspect", "suggest", "add_labels", "report", "export")
+FIRST = (
+    "train",
+    "resume",
+    "evaluate",
+    "predict",
+    "inspect",
+    "suggest",
+    "add_labels",
+    "label_errors",
+    "report",
+    "export",
+)
 """The functions that are commands too; all other names follow."""
 OPTIONS = {"Settings": "members: [changed, to_dict]"}
 """For mkdocstrings; the fields of the settings have a page of their own."""

@@ -52,6 +52,13 @@ METRICS = {
     "seconds": "training time so far",
 }
 """With EBPL and consistency. A method writes the columns of its loss terms: the baseline has no energies."""
+METHOD_METRICS = {
+    "unlabeled_loss": "loss of unlabelled images of Pseudo-Label and MixMatch, before its weight",
+    "unlabeled_weight": "its weight, which rises at first",
+    "threshold": "FreeMatch's threshold for the class that is predicted most",
+    "fairness": "FreeMatch's fairness loss, before its weight",
+}
+"""Of the methods of other papers."""
 
 PSEUDO_LABELS = {
     "image": "path below the data, or number",
@@ -63,12 +70,15 @@ PSEUDO_LABELS = {
 
 RESULT = {
     "metrics": "[metrics](metrics.md) of the selected weights on the test images; null where there are none",
+    "intervals": "95 % intervals of the metrics: Wilson's for accuracy, the others by bootstrap over the test images",
     "reliability": "15 bins of confidence with the number of images, their accuracy and mean confidence",
     "chosen": "phase and epoch of the selected weights, and how they were selected",
     "last": "metrics of the last averaged weights, which are selected without labels",
     "images": "number of labelled (by class), unlabelled, validation and test images, and of the test images that are "
     "also among the training images (`test_in_training`)",
     "check": "what the calibration holdout has shown (`curriculum.calibration_holdout`); null where there is none",
+    "class_mix": "where a class mix was given or estimated: the share of each class, the logarithm of its ratio to "
+    "that among the labels, and 95 % intervals of estimated shares",
     "majority_share": "share of the largest class among the labelled test images: the accuracy of always naming it",
     "never_predicted": "classes of test images that no test image was predicted to be",
     "by_class": "for each class: test images, precision, recall with its 95 % interval, and F-score",
@@ -111,6 +121,17 @@ SUGGESTIONS = {
     "second_guess": "second most probable class",
     "second_confidence": "its probability",
     "energy": "higher means less like the training images",
+}
+
+LABEL_ERRORS = {
+    "rank": "1 is the most doubtful label; copies of an image with different labels come first",
+    "image": "path below the data, or number",
+    "label": "empty, to be filled in where the label is wrong",
+    "given": "the label",
+    "suggested": "the most probable other class",
+    "p_given": "probability of the given class by a classifier that has not seen the label",
+    "p_suggested": "that of the suggested class",
+    "copy": "an image that is a copy and has another label, if there is one",
 }
 
 

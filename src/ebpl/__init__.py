@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ebpl.inspection import inspect as inspect
     from ebpl.labeling import add_labels as add_labels
     from ebpl.labeling import suggest as suggest
+    from ebpl.labeling.label_errors import label_errors as label_errors
     from ebpl.metrics import measure as measure
     from ebpl.reporting import report as report
     from ebpl.runs import Run as Run
@@ -73,6 +74,7 @@ _HOME = {
     "inspect": "ebpl.inspection",
     "suggest": "ebpl.labeling",
     "add_labels": "ebpl.labeling",
+    "label_errors": "ebpl.labeling.label_errors",
     "measure": "ebpl.metrics",
     "report": "ebpl.reporting",
     "Run": "ebpl.runs",

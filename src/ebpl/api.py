@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebpl.calibration.class_mix import NAMED, read_mix
 from ebpl.config import Settings
 from ebpl.config.presets import default_settings as default_settings
 from ebpl.data import BENCHMARK_NAMES, load
@@ -275,8 +276,16 @@ def _check(images: ImageSet, settings: Settings) -> None:
     from ebpl.training.callbacks import summary_writer
 
     split_for(images, settings)
+    if settings.data.class_mix not in (None, *NAMED):
+        read_mix(settings.data.class_mix, images.classes)
     choose_device(settings.runtime)
-    get_method(settings.method)
+    if not get_method(settings.method).takes_features and (
+        settings.model.frozen_encoder or settings.model.backbone == "rows"
+    ):
+        raise UsageError(
+            f"The method {settings.method} learns from changed views of images, and features have none. Use --method "
+            "ebpl, a preset without an encoder, or let the encoder learn with --fine-tune all."
+        )
     if settings.model.encoder:
         encoder = load_encoder(settings.model.encoder)
         if not settings.model.frozen_encoder:

@@ -71,8 +71,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     Parameters
     ----------
     preset : str or None
-        "paper", "standard", "best", "generative", "features", "fine-tuned" or "quick"; by default "fine-tuned" with
-        `fine_tune`, "features" with an `encoder`, otherwise "best" on a machine with a GPU and "quick" on others.
+        "paper", "standard", "best", "generative", "features", "fine-tuned", "fixmatch" or "quick"; by default
+        "fine-tuned" with `fine_tune`, "features" with an `encoder`, otherwise "best" with a GPU and "quick" without.
     encoder : str or None
         A pretrained encoder, by its name, timm:NAME or the path of a TOML file, which turns images of any size into the
         features to learn from; `ebpl encoders` lists them. Its weights are not part of a pickle, only its name.

@@ -139,7 +139,8 @@ def settings_for(
     plain = changed(default)
     if plain.model.encoder:
         return features, None
-    if config is not None or plain.model != default.model or place().count > 1 or not listing(data):
+    asked = config is None and plain.model == default.model and get_method(plain.method).takes_features
+    if not asked or place().count > 1 or not listing(data):
         return plain, None
     choose_device(plain.runtime)
     try:

@@ -250,27 +250,36 @@ MOST_COLUMNS = 5
 
 
 def measures_table(
-    title: str, results: dict[str, dict[str, Any]], shown: Sequence[str] | None = None, bins: Mapping[str, Any] = {}
+    title: str,
+    results: dict[str, dict[str, Any]],
+    shown: Sequence[str] | None = None,
+    bins: Mapping[str, Any] = {},
+    intervals: Mapping[str, Any] | None = None,
 ) -> Any:
     """Measures as rows (all, or the ones named), one column a result.
 
     `bins` are the reliability bins of each: with them it is said whether a wrong confidence is more than chance.
+    `intervals` are those of a single result, and the last column.
     """
     from rich.table import Table
     from rich.text import Text
 
     from ebpl.metrics import METRICS, confidence_direction, in_words
+    from ebpl.metrics.intervals import interval_in_words
 
     table = Table(title=Text(harmless(title)), title_justify="left")
     table.add_column("measure")
     for name in results:
         table.add_column(name, justify="right")
+    if intervals is not None:
+        table.add_column("95 % interval", justify="right")
     words = {
         name: confidence_direction(result.get("overconfidence"), bins.get(name)) for name, result in results.items()
     }
     for key in shown or METRICS:
         cells = [in_words(key, result.get(key), words[name]) for name, result in results.items()]
-        table.add_row(METRICS[key].title, *cells)
+        ends = [] if intervals is None else [interval_in_words(key, intervals.get(key))]
+        table.add_row(METRICS[key].title, *cells, *ends)
     return table
 
 

@@ -136,8 +136,10 @@ OF_OLD = {new: old for old, new in OLD_NAMES.items()}
 
 NEWER = {
     *("model.backbone", "model.encoder", "model.components", "energy.clamp_images", "optim.weight_decay", "sgld.start"),
-    *("model.fine_tune", "optim.encoder_lr_factor"),
+    *("model.fine_tune", "optim.encoder_lr_factor", "data.class_mix"),
     "model.stages",
+    *("optim.optimizer", "optim.lr_schedule", "optim.network_decay", "optim.label_smoothing"),
+    *("unlabeled.weight", "unlabeled.ratio", "unlabeled.threshold", "unlabeled.momentum"),
 }
 """Settings that version 0.1 did not have."""
 

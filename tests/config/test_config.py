@@ -13,6 +13,7 @@ OPTIONS = {
     "pseudo_labels",
     "labels_per_class",
     "validation_fraction",
+    "class_mix",
     "augment",
     "encoder",
     "fine_tune",
@@ -69,7 +70,7 @@ def test_a_setting_is_found_by_its_full_name_by_keyword_and_alone(name: str, ful
     [
         ("steps", ["curriculum.steps", "sgld.steps"]),
         ("gradient_clip", ["optim.gradient_clip", "sgld.gradient_clip"]),
-        ("weight", ["energy.weight", "consistency.weight"]),
+        ("weight", ["energy.weight", "consistency.weight", "unlabeled.weight"]),
     ],
 )
 def test_a_name_that_several_groups_have_names_them_all(name: str, candidates: list[str]) -> None:

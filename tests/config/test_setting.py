@@ -23,8 +23,11 @@ def test_there_is_a_setting_of_every_kind() -> None:
     assert {name for name, setting in fields().items() if setting.is_optional} == {
         "data.labels_per_class",
         "data.validation_fraction",
+        "data.class_mix",
         "model.encoder",
         "optim.updates_per_epoch",
+        "unlabeled.weight",
+        "unlabeled.ratio",
     }
 
 

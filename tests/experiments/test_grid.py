@@ -20,6 +20,14 @@ def test_table_1_has_a_cell_for_each_dataset_method_form_and_seed() -> None:
     assert {cell.settings.curriculum.pseudo_labels for cell in made} == {"none", "hard", "soft"}
 
 
+def test_methods_of_other_papers_have_one_cell_each_without_pseudo_labels() -> None:
+    others = ["fixmatch", "freematch", "jem", "mixmatch", "pseudo-label", "softmatch", "supervised"]
+    made = cells("table1", ["blood"], [0], preset("best"), others)
+    expected = [preset("best", method=name, pseudo_labels="none") for name in others]
+    assert [cell.settings for cell in made] == [Cell("blood", settings).settings for settings in expected]
+    assert not any(cell.is_in(record(other)) for cell in made for other in made if other != cell)
+
+
 def test_without_a_choice_it_is_the_papers_datasets() -> None:
     assert len({cell.data for cell in cells("table1", None, [0], SETTINGS)}) == 7
     few = cells("labels", None, [0], SETTINGS)

@@ -561,3 +561,12 @@ def run_of_wrong_labels() -> Run:
                 Path(f"pets/test/{other}").mkdir(parents=True, exist_ok=True)
                 shutil.copy(picture, f"pets/test/{other}/{i}.png")
     return ebpl.train("pets", quick(**BASELINE, epochs=15), run="run")
+
+
+def test_metrics_for_another_class_mix_are_those_of_its_probabilities(run: Run, three: Path) -> None:
+    Path("mix.csv").write_text("".join(f"{number},{1 if number else 1000}\n" for number in range(10)))
+    plain, mixed = ebpl.evaluate(run), ebpl.evaluate(run, class_mix="mix.csv")
+    assert mixed["accuracy"] < plain["accuracy"]
+    assert ebpl.evaluate(run, class_mix="labels") == plain
+    told = evaluation_of_seeds(three, class_mix="mix.csv")
+    assert told["mean"]["accuracy"] < evaluation_of_seeds(three)["mean"]["accuracy"]

@@ -15,6 +15,7 @@ from ebpl.calibration import CalibrationCheck
 from ebpl.data.dataset import ImageSet
 from ebpl.inference.model_card import encoder_name, model_card
 from ebpl.metrics import METRICS, confidence_direction, in_words
+from ebpl.metrics.intervals import interval_in_words
 from ebpl.runs import Run
 from ebpl.terminal import literal, markdown_table
 from ebpl.training.relabel import described_counts
@@ -59,7 +60,11 @@ def test_it_tells_data_labels_measures_reliability_settings_and_environment(run:
     assert [row[2] for row in steps] == [described_counts(step["classes"]) for step in result["pseudo_labels"]]
     assert labels == [["0", "5"], ["1", "5"], ["2", "5"]]
     assert f"15 labelled and {len(blobs().train) - 15} unlabelled images" in text
-    assert measures == [[METRICS[name].title, in_words(name, result["metrics"][name], word)] for name in METRICS]
+    assert measures == [
+        [METRICS[n].title, in_words(n, result["metrics"][n], word), interval_in_words(n, result["intervals"].get(n))]
+        for n in METRICS
+    ]
+    assert sum(bool(row[2]) for row in measures) >= 5
     assert sum(int(row[1]) for row in bins) == result["metrics"]["images"]
     assert all((row[2] == "-") == (row[1] == "0") for row in bins)
     assert [int(row[1]) for row in steps] == [step["images"] for step in result["pseudo_labels"]]
@@ -174,6 +179,14 @@ def test_weights_of_the_initial_training_have_not_learned_from_pseudo_labels(run
     result["chosen"]["phase"] = "initial"
     path.write_text(json.dumps(result))
     assert "labels that it gave to unlabelled images" not in card(run)
+
+
+def test_a_method_of_another_paper_is_not_said_to_be_after_ours(run: Run) -> None:
+    assert "(Toba, Uchida, Hayashi)" in card(run)
+    text = card(ebpl.train(blobs(), quick(method="fixmatch", epochs=1), run="fixmatch"))
+    assert "Toba" not in text
+    assert "above a threshold (Sohn et al. 2020))." in text
+    assert "from the labelled images and from what it predicted for unlabelled images." in text
 
 
 def test_a_run_of_an_older_version_says_what_was_not_recorded(run: Run) -> None:

@@ -539,3 +539,22 @@ def test_wrong_promises_are_refused_before_any_work(tested: Run, new: Path) -> N
         with pytest.raises(UsageError, match=r"must be a number|Did you mean lac|labels are for a coverage"):
             ebpl.predict(tested, new, "a.csv", **wrong)
     assert not Path("a.csv").exists()
+
+
+def test_another_class_mix_changes_probabilities_and_what_can_be_said_of_them(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mix.csv").write_text("class,share\ncats,99\ndogs,1\n")
+    plain, mixed = (ebpl.predict(run, "photos", class_mix=mix) for mix in (None, "mix.csv"))
+    assert isinstance(plain, list)
+    assert isinstance(mixed, list)
+    for before, after in zip(plain, mixed, strict=True):
+        odds = before["p(cats)"] / before["p(dogs)"]
+        assert after["p(cats)"] / after["p(dogs)"] == pytest.approx(99 * odds, rel=1e-4)
+    assert main(["predict", "run", "photos", "--class-mix", "mix.csv", "--output", "mixed.csv"]) == 0
+    told = capsys.readouterr().err
+    assert "the run's images have another class mix" in told
+    assert "ebpl evaluate run LABELLED_IMAGES --class-mix mix.csv" in told
+    for wrong in ({"coverage": 0.9}, {"accuracy": 0.9}, {"decide": "balanced"}):
+        with pytest.raises(UsageError, match="give calibration images that have it"):
+            ebpl.predict(run, "photos", class_mix="mix.csv", **wrong)

@@ -7,7 +7,8 @@ import pytest
 import ebpl
 from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import DataError, RunError, UsageError
-from ebpl.inference.sources import batches, calibration_images, items_of, read_item
+from ebpl.inference.sources import batches, calibration_images, items_of, label_counts, model_of, read_item
+from ebpl.models.predictions import predict
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick, random_images, write_png
 
@@ -86,3 +87,29 @@ def test_labelled_images_may_be_given_and_it_is_told_if_they_were_trained_on() -
 def test_a_run_of_arrays_asks_for_labelled_images() -> None:
     with pytest.raises(RunError, match=r"trained on arrays.*--calibration"):
         found(ebpl.train(blobs(), quick(**SHORT), run="run"))
+
+
+def test_a_model_answers_for_another_class_mix_with_the_same_energies() -> None:
+    run, pixels = ebpl.train(blobs(), quick(epochs=2, pseudo_labels="none"), run="run"), random_images(6, 8, 8)
+    Path("mix.csv").write_text("0,8\n1,1\n2,1\n")
+    plain = predict(run.load_model()[0], pixels)
+    for wanted, shares in (("mix.csv", [0.8, 0.1, 0.1]), ("balanced", [1 / 3] * 3), ("labels", [1 / 3] * 3)):
+        found = predict(model_of(run, wanted)[0], pixels)
+        expected = plain.probabilities * shares
+        np.testing.assert_allclose(found.probabilities, expected / expected.sum(1, keepdims=True), rtol=1e-5)
+        np.testing.assert_array_equal(found.energies, plain.energies)
+    assert not model_of(run)[0].log_mix.any()
+    with pytest.raises(UsageError, match="is estimated in training"):
+        model_of(run, "auto")
+    with pytest.raises(UsageError, match="must be auto, labels, balanced, or an existing CSV"):
+        model_of(run, "gone.csv")
+
+
+def test_a_run_without_its_label_counts_cannot_answer_for_another_class_mix() -> None:
+    run = ebpl.train(blobs(), quick(**SHORT), run="run")
+    np.testing.assert_array_equal(label_counts(run, ["0", "1", "2"]), [5, 5, 5])
+    with pytest.raises(RunError, match="does not hold how many labels each class had"):
+        label_counts(run, ["0", "other"])
+    (run.path / "test_metrics.json").unlink()
+    with pytest.raises(RunError, match="ebpl resume run"):
+        model_of(Run(run.path), "balanced")

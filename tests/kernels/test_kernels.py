@@ -54,6 +54,15 @@ def test_gradient_of_the_energy_is_the_models(precision: str) -> None:
     torch.testing.assert_close(fast.energy_gradient(whole.gaussian)(x.detach()), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_gradient_of_the_energy_of_scores_is_the_models() -> None:
+    whole = architecture(None, shape=(3, 8, 8), classes=4).build().initialise(torch.Generator().manual_seed(1))
+    fast = FastNetwork(whole.features, torch.float32)
+    fast.refresh()
+    x = images(3, 8).requires_grad_()
+    (expected,) = torch.autograd.grad(whole(x)[1].sum(), x)
+    torch.testing.assert_close(fast.energy_gradient(whole.energy_head)(x.detach()), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_weights_are_taken_over_when_asked() -> None:
     network = model(10, 1, 3).features
     fast = FastNetwork(network, torch.float32)

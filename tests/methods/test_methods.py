@@ -14,6 +14,7 @@ from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import UsageError
 from ebpl.methods import Method, get_method, method_names, register
 from ebpl.models import HybridModel
+from ebpl.recommendation import settings_for
 from ebpl.runs import Run
 from ebpl.terminal import Silent, measures_table
 from ebpl.training.callbacks import Callback
@@ -22,6 +23,9 @@ from ebpl.training.train_step import TrainStep
 from ebpl.training.training_set import UNLABELED
 from tests.helpers import blobs, quick, result, trainer_of
 
+OTHERS = ("fixmatch", "freematch", "jem", "mixmatch", "pseudo-label", "softmatch", "supervised")
+"""Methods of other papers, which have no curriculum."""
+
 
 def kinds(name: str, settings: Settings) -> list[type[LossTerm]]:
     return [type(term) for term in get_method(name).terms(settings)]
@@ -29,11 +33,11 @@ def kinds(name: str, settings: Settings) -> list[type[LossTerm]]:
 
 def test_every_file_of_the_package_is_a_method_and_says_what_it_does() -> None:
     files = {found.name.replace("_", "-") for found in pkgutil.iter_modules(methods.__path__)}
-    assert files == set(method_names()) == {"ebpl", "ebpl-without-energy", "curriculum-labeling"}
+    assert files == set(method_names()) == {"ebpl", "ebpl-without-energy", "curriculum-labeling", *OTHERS}
     for name in method_names():
         assert get_method(name).title
         assert len(get_method(name).summary) > 10
-    assert len({get_method(name).title for name in method_names()}) == 3
+    assert len({get_method(name).title for name in method_names()}) == len(method_names())
 
 
 def test_the_default_method_of_every_preset_exists() -> None:
@@ -82,7 +86,7 @@ def test_the_calibration_is_checked_where_weights_are_kept_between_steps(monkeyp
         name: trainer_of(quick(method=name, curriculum__calibration_holdout=0.4)).training_set.held_out
         for name in method_names()
     }
-    assert held_out == {"ebpl": 6, "ebpl-without-energy": 6, "curriculum-labeling": 0}
+    assert held_out == {**dict.fromkeys(method_names(), 6), "curriculum-labeling": 0}
 
 
 @pytest.mark.parametrize("wrong", ["ebp", "ebpl_without_energy", "curiculum-labeling"])
@@ -91,6 +95,72 @@ def test_an_unknown_method_suggests_a_known_one(wrong: str) -> None:
         get_method(wrong)
     with pytest.raises(UsageError, match="Did you mean"):
         ebpl.train(blobs(), quick(), method=wrong, run="run")
+    assert not Path("run").exists()
+
+
+# --- methods of other papers -----------------------------------------------------------------------------------------
+
+TEN = {"optim.batch_size": 10, "unlabeled.ratio": 2, "optim.epochs": 3}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_method_of_another_paper_is_trained_resumed_bit_for_bit_evaluated_and_reported(name: str) -> None:
+    data, settings = blobs(), quick(method=name, **TEN)
+    whole = ebpl.train(data, settings, run="whole")
+    with pytest.raises(KeyboardInterrupt):
+        ebpl.train(data, settings.changed(runtime__checkpoint_seconds=0.0), run="cut", progress=Stop())
+    assert result(ebpl.resume("cut", data=data).path) == result(whole.path)
+    rows = result(whole.path)["metrics"]
+    assert isinstance(rows, list)
+    assert [row["phase"] for row in rows] == ["initial"] * 3
+    logs = [log for term in get_method(name).terms(settings) for log in term.logs]
+    assert all(np.isfinite(float(row[log])) for row in rows for log in logs)
+    assert ebpl.evaluate(whole, data)["accuracy"] >= 0
+    assert get_method(name).title in ebpl.report(whole, data=data).read_text()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_method_of_another_paper_has_no_curriculum_and_the_network_and_length_of_any_preset(name: str) -> None:
+    chosen, _ = settings_for(blobs(), preset="best", changes={"method": name})
+    assert chosen == preset("best", method=name, pseudo_labels="none")
+    sizes = {"pseudo-label": 8, "mixmatch": 1}
+    for term in get_method(name).terms(chosen):
+        assert term.stream != UNLABELED or term.ratio == sizes.get(name, 7)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "freematch", "softmatch", "pseudo-label", "mixmatch"])
+def test_weight_and_ratio_of_unlabelled_images_are_the_papers_unless_they_are_set(name: str) -> None:
+    def found(**changes: object) -> tuple[float, int]:
+        (term,) = (term for term in get_method(name).terms(quick(method=name, **changes)) if term.stream == UNLABELED)
+        return term.weight, term.ratio  # type: ignore[attr-defined]
+
+    papers = {"pseudo-label": (3.0, 8), "mixmatch": (75.0, 1)}
+    assert found() == papers.get(name, (1.0, 7))
+    assert found(unlabeled__weight=0.0, unlabeled__ratio=3) == (0.0, 3)
+
+
+@pytest.mark.parametrize("name", ["freematch", "softmatch"])
+def test_what_a_term_keeps_goes_back_with_a_divergence_and_is_new_with_fresh_weights(name: str) -> None:
+    training = trainer_of(quick(method=name, pseudo_labels="none", unlabeled__momentum=0.9, **TEN))
+    start = {key: tensor.clone() for key, tensor in training.state.memory.items()}
+    assert start
+    training.train()
+    assert all(not torch.equal(tensor, start[key]) for key, tensor in training.state.memory.items())
+    good = training.state.snapshot()
+    assert {f"memory.{key}" for key in start} <= good["tensors"].keys()
+    for tensor in training.state.memory.values():
+        tensor.fill_(-1)
+    training.state.restore(good)
+    for key, tensor in training.state.memory.items():
+        assert torch.equal(tensor, good["tensors"][f"memory.{key}"])
+    training.state.initialise("again")
+    assert all(torch.equal(tensor, start[key]) for key, tensor in training.state.memory.items())
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "supervised"])
+def test_a_method_that_needs_images_says_so_where_there_are_features(name: str) -> None:
+    with pytest.raises(UsageError, match=r"features have none|samples images"):
+        ebpl.train(blobs(), preset="features", method=name, run="run")
     assert not Path("run").exists()
 
 

@@ -92,6 +92,19 @@ def test_energy_gradient_is_what_autograd_finds(precision: str) -> None:
     torch.testing.assert_close(head.energy_gradient()(features), expected)
 
 
+def test_energy_gradient_of_scores_is_what_autograd_finds_with_a_class_mix_too() -> None:
+    model = architecture(None).build().initialise(torch.Generator().manual_seed(3))
+    model.set_mix([0.5, -0.5, 0.1])
+    features = torch.randn(7, model.features.dimension, requires_grad=True)
+    (expected,) = torch.autograd.grad(model.heads(features)[1].sum(), features)
+    torch.testing.assert_close(model.energy_head.energy_gradient()(features.detach()), expected)
+
+
+def test_the_gaussian_head_makes_the_energies_where_there_is_one() -> None:
+    model = architecture("diagonal").build()
+    assert model.energy_head is model.gaussian
+
+
 @given(
     precision=st.sampled_from(PRECISIONS),
     classes=st.integers(2, 6),
@@ -270,3 +283,23 @@ def test_weights_of_a_backbone_that_is_not_registered_are_refused_by_name() -> N
 def test_an_architecture_is_told_in_plain_values() -> None:
     told = asdict(architecture())
     assert Architecture(**told) == architecture()
+
+
+def test_a_class_mix_is_the_prior_of_the_classifier_and_of_the_density() -> None:
+    model = architecture().build().initialise(torch.Generator().manual_seed(0))
+    features = torch.randn(5, model.features.dimension, generator=torch.Generator().manual_seed(1))
+    assert model.gaussian is not None
+    plain, energy = model.heads(features)
+    ratio = torch.tensor([1.0, 0.0, -2.0])
+    model.set_mix(ratio)
+    scores, mixed = model.heads(features)
+    torch.testing.assert_close(scores, plain + ratio)
+    torch.testing.assert_close(mixed, -torch.logsumexp(ratio - model.gaussian.class_energies(features), 1))
+    torch.testing.assert_close(model.gaussian.posterior(features), scores.softmax(1))
+    points = features.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(model.gaussian.energy(points).sum(), points)
+    torch.testing.assert_close(model.gaussian.energy_gradient()(features), expected)
+    model.set_mix([0.0, 0.0, 0.0])
+    assert torch.equal(model.heads(features)[0], plain)
+    assert torch.equal(model.heads(features)[1], energy)
+    assert "log_mix" not in model.state_dict(), "weights of other versions fit"

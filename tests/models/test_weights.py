@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save, save_file
 from ebpl.errors import RunError
 from ebpl.models import Architecture, HybridModel
 from ebpl.models.predictions import predict
-from ebpl.models.weights import describe_model, load_model, packed_model
+from ebpl.models.weights import LOG_MIX, describe_model, load_model, packed_model
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS
 from tests.helpers import architecture, blobs, quick
@@ -312,3 +312,16 @@ def test_another_description_than_the_one_written_with_the_weights_is_noticed() 
 
 def test_weights_written_without_a_check_sum_are_still_read() -> None:
     assert load_model(written(DESCRIPTION))[1]["classes"] == DESCRIPTION["classes"]
+
+
+def test_a_file_may_hold_a_class_mix_and_one_without_is_that_of_the_labels(tmp_path: Path) -> None:
+    model, path = small(), tmp_path / "mixed.safetensors"
+    ratio = torch.linspace(-1, 1, len(DESCRIPTION["classes"]))
+    for tensors, expected in (({}, torch.zeros_like(ratio)), ({LOG_MIX: ratio}, ratio)):
+        path.write_bytes(packed_model({**model.state_dict(), **tensors}, DESCRIPTION))
+        loaded = load_model(path)[0]
+        torch.testing.assert_close(loaded.log_mix, expected)
+    for wrong in (torch.zeros(len(ratio) + 1), torch.full_like(ratio, torch.nan)):
+        path.write_bytes(packed_model({**model.state_dict(), LOG_MIX: wrong}, DESCRIPTION))
+        with pytest.raises(RunError, match=r"not those of the network|not finite"):
+            load_model(path)

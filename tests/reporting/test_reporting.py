@@ -74,7 +74,7 @@ def read(path: Path) -> Page:
 def test_a_finished_run_shows_everything(run_named: Named) -> None:
     run = run_named("with truth")
     found = read(ebpl.report(run, data=named_blobs()))
-    wanted = ["confidence", "coverage", "sets", "classes", "map", "mistakes", "uncertain", "energy"]
+    wanted = ["confidence", "coverage", "sets", "classes", "map", "mistakes", "uncertain", "labels", "energy"]
     assert found.sections == [*wanted, "pseudo-labels", "samples", "training", "settings"]
     assert "Not shown on this page" not in found.text
     accuracy = run.metrics()["metrics"]["accuracy"]
@@ -117,7 +117,7 @@ def test_html_in_file_names_and_in_every_stored_file_is_text(run_named: Named) -
 
 def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> None:
     found = read(ebpl.report(run_named("without truth")))
-    wanted = ["confidence", "map", "uncertain", "energy", "pseudo-labels", "samples", "training", "settings"]
+    wanted = ["confidence", "map", "uncertain", "labels", "energy", "pseudo-labels", "samples", "training", "settings"]
     assert found.sections == wanted
     assert "Not shown on this page" not in found.text
     assert "are unlabelled, so accuracy was not measured" in found.text

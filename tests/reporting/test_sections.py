@@ -6,14 +6,16 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from ebpl.data.dataset import Images
+from ebpl.metrics import METRICS
 from ebpl.metrics.classification import wilson_interval
+from ebpl.metrics.intervals import interval_in_words, intervals
 from ebpl.models.outliers import OutlierLimit
 from ebpl.models.predictions import Predictions
 from ebpl.reporting import sections
 from ebpl.reporting.report_data import Context, Seen, Sight
 from ebpl.reporting.sections import calibration_error, direction, sure_ones
 from ebpl.runs import Run
-from ebpl.runs.reader import Step, Stored, read, reliability_bins
+from ebpl.runs.reader import Stored, read, reliability_bins
 from tests.helpers import random_images
 
 CLASSES = ("a", "b", "c")
@@ -172,21 +174,6 @@ def test_foreign_bins_that_are_none_are_not_drawn(rows: Any) -> None:
     assert reliability_bins(rows) == []
 
 
-def test_images_left_out_as_outliers_are_counted_at_their_step() -> None:
-    steps = [Step(1, 5, 0.9, 0, 0, 0, 0), Step(2, 8, 0.8, 0, 0, 5, 1)]
-    history = [{"phase": "initial", "rejected": 0.0}, {"phase": "step 2 of 2", "rejected": 3.0}]
-    found = sections.pseudo_labels(steps, history, CLASSES)
-    assert [row["left_out"] for row in found["rows"]] == [0, 3]
-    assert found["rejected"]
-    assert not sections.pseudo_labels(steps, [], CLASSES)["rejected"]
-
-
-def test_the_table_of_pseudo_labels_says_how_many_of_each_class_and_which_got_none() -> None:
-    steps = [Step(1, 5, 0.9, 0, 0, 0, 0, {"a": 4, "c": 1})]
-    (row,) = sections.pseudo_labels(steps, [], CLASSES)["rows"]
-    assert row["classes"] == "a: 4, c: 1; 1 class got none"
-
-
 def test_a_recovery_is_described_in_a_sentence() -> None:
     event = {"phase": "initial", "epoch": 3, "reason": "ran away", "learning_rate": 0.002, "sgld_steps": 8}
     stored = Stored(result={"healed_divergences": [event, {}]})
@@ -232,3 +219,29 @@ def test_the_calibration_error_stands_beside_what_chance_would_give() -> None:
 def test_accuracy_at_high_confidence_is_a_sentence() -> None:
     assert "50.0\xa0% are predicted right" in sure_ones(*answers(0.95, 5, 10))
     assert "No confidence reaches" in sure_ones(*answers(0.7, 5, 10))
+
+
+def test_every_metric_has_its_interval_beside_it() -> None:
+    answers = random_answers()
+    found = sections.measures(*answers.truth, "test images")
+    ends = intervals(*answers.truth)
+    assert found["intervals"] == ends
+    assert [row[2] for row in found["rows"]] == [interval_in_words(name, ends.get(name)) for name in METRICS]
+
+
+def test_intervals_of_a_foreign_run_are_shown_only_if_they_are_intervals() -> None:
+    metrics = {"accuracy": 0.5, "f_score": 0.4, "ece": 0.1, "images": 50.0, "overconfidence": 0.1}
+    given = {
+        "f_score": [0.3, 0.5],
+        "ece": "all",
+        "nll": [1],
+        "brier": ["x", None],
+        "unknown": [0, 1],
+        "accuracy": [9, 9],
+    }
+    found = sections.stored_measures(Stored(result={"metrics": metrics, "intervals": given}))
+    assert found is not None
+    assert found["intervals"] == {"f_score": (0.3, 0.5), "accuracy": wilson_interval(25, 50)}
+    bare = sections.stored_measures(Stored(result={"metrics": metrics, "intervals": [1, 2]}))
+    assert bare is not None
+    assert list(bare["intervals"]) == ["accuracy"]

@@ -164,6 +164,7 @@ def test_a_method_without_chains_may_have_any_number_of_them(two_there: None, mo
     monkeypatch.setattr(distributed, "_joined", lambda here, kind: Ranks(here.count, here.index))
     odd = {"sgld__chains": 1, "consistency__batch_size": 15}
     assert join(quick(method="curriculum-labeling", **odd)).count == 2
+    assert join(quick(method="fixmatch", **odd)).count == 2  # its unlabelled batch is a multiple of the labelled one
     with pytest.raises(UsageError, match=r"consistency\.batch_size is 15, .* Nearest: 14 or 16"):
         join(quick(method="curriculum-labeling", consistency__weight=1.0, **odd))
 

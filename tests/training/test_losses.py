@@ -245,3 +245,26 @@ def test_noisy_images_of_the_density_batch_are_clamped_where_that_is_asked_for()
     assert density_batch(False).min() < -1.5
     inside = density_batch(True)
     assert (inside.min(), inside.max() > -0.5) == (-1, True)
+
+
+def test_true_labels_are_learned_with_their_own_class_mix_and_pseudo_labels_with_that_of_their_images() -> None:
+    training = trainer_of(quick())
+    training._start(None)
+    step, images, model = training.step, training.training_set, training.state.model
+    ratio = torch.tensor([1.0, 0.0, -2.0])
+    model.set_mix(ratio)
+    images.set_pseudo_labels(np.arange(4), np.eye(3)[[0, 1, 2, 0]])
+    step.positions[LABELED].copy_(torch.arange(len(step.positions[LABELED])) % (images.labeled + 4))
+    for mixup in (0.0, 1.0):
+        term = CrossEntropy(mixup)
+        views = term.finish(step, term.views(step))
+        true = (step.positions[LABELED] < images.labeled).float()[:, None]
+        if mixup:
+            assert views.log_mix is not None
+            assert views.log_mix.min() >= -2
+            assert ((views.log_mix != 0).any(1) >= true[:, 0].bool()).all(), "a mixed image has some of each mix"
+            continue
+        scores = model(views.inputs[0])[0]
+        plain = scores - ratio
+        expected = F.cross_entropy(torch.where(true.bool(), plain, scores), images.targets[step.positions[LABELED]])
+        torch.testing.assert_close(term.loss(model, [Outputs(*model(views.inputs[0]))], views).value, expected)

@@ -1,11 +1,14 @@
 """Where training on features starts: logistic regression against scikit-learn's, and what cross-validation chooses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
+from ebpl.calibration.class_mix import ClassMix
 from ebpl.config.presets import preset
 from ebpl.models import GaussianHead
 from ebpl.training.probe import AMOUNTS, DECAYS, fit_probe, logistic_regression, stratified_folds
@@ -104,3 +107,53 @@ def test_the_gaussian_head_takes_means_and_variances(precision: str) -> None:
     variances = torch.ones(2) if precision == "identity" else torch.tensor([0.25, 4.0])
     expected = [(1 / variances[0] + 4 / variances[1]) / 2, (4 / variances[0] + 0) / 2]
     torch.testing.assert_close(energies[0], torch.stack(expected))
+
+
+def imbalanced(shares: tuple[int, ...], spread: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ten rows of each class with their labels, and rows without, as many of each class as asked for."""
+    rows, labels = rows_of(3000, spread)
+    known = np.concatenate([np.flatnonzero(labels == c)[:10] for c in range(CLASSES)])
+    rest = np.concatenate([np.flatnonzero(labels == c)[10 : 10 + shares[c]] for c in range(CLASSES)])
+    return rows[known], labels[known], rows[rest]
+
+
+def test_the_class_mix_of_unlabelled_rows_is_estimated_where_it_is_asked_for() -> None:
+    known, labels, unknown = imbalanced((400, 80, 20))
+    found = fit_probe(known, labels, unknown, CLASSES, 6e-4, 0, "auto").mix
+    assert found is not None
+    np.testing.assert_allclose(found.shares, [0.8, 0.16, 0.04], atol=0.15)
+    assert fit_probe(known, labels, unknown, CLASSES, 6e-4, 0).mix is None
+    same = imbalanced((200, 200, 200))
+    even = fit_probe(*same, CLASSES, 6e-4, 0, "auto").mix
+    assert even is not None
+    np.testing.assert_allclose(even.shares, 1 / 3, atol=0.05)
+
+
+def test_a_mix_that_is_that_of_the_labels_changes_no_bit_of_the_start() -> None:
+    known, labels, unknown = imbalanced((50, 50, 50))
+    plain = fit_probe(known, labels, unknown, CLASSES, 6e-4, 0)
+    mixed = fit_probe(known, labels, unknown, CLASSES, 6e-4, 0, ClassMix.of(np.full(3, 1 / 3), np.full(3, 10)))
+    assert torch.equal(plain.weight, mixed.weight)
+    assert (plain.spreading, plain.check) == (mixed.spreading, mixed.check)
+
+
+def test_an_offset_is_not_learned() -> None:
+    rows, labels = rows_of(600, 2.0)
+    offset = torch.tensor([2.0, 0.0, -2.0])
+    targets = F.one_hot(torch.from_numpy(labels), CLASSES).float()
+    _, plain = logistic_regression(torch.from_numpy(rows), targets, 0.1)
+    _, found = logistic_regression(torch.from_numpy(rows), targets, 0.1, offset=offset)
+    torch.testing.assert_close(found + offset, plain, atol=1e-2, rtol=0)
+
+
+def test_training_on_features_finds_the_class_mix_and_predicts_for_it() -> None:
+    data, encoder = blobs(300), tiny().info.name
+    few = np.flatnonzero((data.train.labels >= 0) | (np.arange(len(data.train)) % 3 == 0) | (np.arange(270) % 15 == 1))
+    images = replace(data, train=data.train.take(few))
+    settings = preset("features", {"model.encoder": encoder, "optim.epochs": 1, "curriculum.epochs": 1})
+    training = trainer_of(settings, images)
+    training.train()
+    mix = training.state.progress.class_mix
+    assert mix is not None
+    assert mix.shares[0] > 0.4
+    assert training.state.kept_model().log_mix[0] > 0

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.covariance import LedoitWolf
 
+from ebpl.calibration.class_mix import ClassMix
 from ebpl.config.presets import preset
 from ebpl.models.predictions import Predictions, predict_with_features
 from ebpl.training.callbacks import Callback
@@ -19,6 +20,7 @@ from ebpl.training.relabel import (
     pseudo_targets,
     relabel,
     select,
+    spread_predictions,
 )
 from ebpl.training.trainer import Trainer
 from ebpl.training.training_set import TrainingSet
@@ -282,3 +284,12 @@ def test_by_confidence_alone_a_class_can_get_none_and_that_is_said() -> None:
     assert described_counts({"a": 0}) == "no class; 1 class got none"
     six = {str(i): 100 - i for i in range(6)}  # to say that there is one more takes as much room as its name
     assert described_counts(six) == "0: 100, 1: 99, 2: 98, 3: 97, 4: 96, 5: 95"
+
+
+def test_labels_are_spread_by_how_frequent_their_class_is_among_the_images() -> None:
+    known, unknown = np.eye(2, 4), np.array([[1.0, 1.0, 0.0, 0.0]] * 3)
+    said, labels = Predictions(np.full((3, 2), 0.5), np.zeros(3)), np.array([0, 1])
+    plain = spread_predictions(said, labels, known, unknown, 0.5)
+    np.testing.assert_allclose(plain.probabilities, 0.5)
+    mixed = spread_predictions(said, labels, known, unknown, 0.5, ClassMix((0.9, 0.1), tuple(np.log([1.8, 0.2]))))
+    assert (mixed.probabilities[:, 0] > 0.5).all()

@@ -1,11 +1,15 @@
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
 from ebpl.calibration import CalibrationCheck
+from ebpl.calibration.class_mix import ClassMix, estimate_mix
 from ebpl.errors import RunError
 from ebpl.models.predictions import predict
+from ebpl.models.weights import LOG_MIX
 from ebpl.training.distributed import Ranks
 from ebpl.training.train_state import Progress, TrainState, refresh, sampling_copy
 from tests.helpers import architecture, quick, random_images
@@ -78,6 +82,47 @@ def test_a_snapshot_brings_back_all_progress_in_place() -> None:
         assert all(torch.equal(tensor, each.tensors()[name]) for name, tensor in stored["tensors"].items())
     assert state.targets is targets, "captured GPU graphs read from these tensors"
     assert all(state.tensors()[name].data_ptr() == tensor.data_ptr() for name, tensor in tensors.items())
+
+
+def test_a_class_mix_is_in_both_models_in_a_snapshot_and_in_the_weights_to_keep() -> None:
+    state, mix = made(), ClassMix((0.6, 0.3, 0.1), (0.5, -0.2, -1.0), ((0.5, 0.7), (0.2, 0.4), (0.0, 0.2)))
+    state.progress.best = {"weights": state.predictor.state_dict()}
+    assert LOG_MIX not in state.kept_weights()
+    state.set_class_mix(mix)
+    for model in (state.model, state.average, state.kept_model()):
+        assert model is not None
+        assert model.gaussian is not None
+        np.testing.assert_allclose(model.log_mix, mix.log_ratio)
+        np.testing.assert_allclose(model.gaussian.log_mix, mix.log_ratio)
+    np.testing.assert_allclose(state.kept_weights()[LOG_MIX], mix.log_ratio)
+    other = made()
+    other.restore(state.snapshot())
+    assert other.progress.class_mix == mix
+    np.testing.assert_allclose(other.model.log_mix, mix.log_ratio)
+    older = {name: value for name, value in state.snapshot().items() if name != "class_mix"}
+    other.restore(older)
+    assert other.progress.class_mix is None
+    assert not other.model.log_mix.any()
+
+
+def test_the_temperature_divides_scores_and_not_the_class_mix() -> None:
+    state, scores = made(), np.random.default_rng(0).normal(size=(5, 3))
+    ratio = np.log([3.0, 1.0, 0.2])
+    state.set_class_mix(ClassMix((0.7, 0.2, 0.1), tuple(ratio)))
+    state.progress.check = CalibrationCheck(100, 0.9, 0.8, 5.0, 0.5)
+    np.testing.assert_allclose(state.tempered(softmax(scores + ratio, 1)), softmax(scores / 0.5 + ratio, 1))
+
+
+def test_the_class_mix_of_unlabelled_images_is_estimated_at_the_temperature() -> None:
+    state, random = made(), np.random.default_rng(0)
+    truth = random.choice(3, 3000, p=[0.8, 0.15, 0.05])
+    scores = 3 * np.eye(3)[truth] + random.gumbel(size=(3000, 3))
+    state.progress.check = CalibrationCheck(100, 0.9, 0.8, 5.0, 0.5)
+    told = state.estimate_mix(softmax(scores, 1), np.full(3, 50), ["cat", "dog", "emu"])
+    expected = estimate_mix(softmax(scores / 0.5, 1), np.full(3, 50))
+    assert state.progress.class_mix == expected
+    assert told == expected.in_words(["cat", "dog", "emu"])
+    assert told.startswith("the unlabelled images seem to be cat ")
 
 
 def test_the_state_of_a_network_of_another_shape_is_refused() -> None:

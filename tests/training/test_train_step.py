@@ -162,6 +162,9 @@ def test_each_stream_has_its_own_batch_and_only_those_that_a_term_draws_from_exi
     assert step_of(settings.changed(method="curriculum-labeling")).batch_sizes == {LABELED: 8, UNLABELED: 16}
     assert made("curriculum-labeling").batch_sizes == {LABELED: 8}
     assert [stream_size(stream, settings) for stream in (LABELED, ALL, UNLABELED)] == [8, 8, 16]
+    fixmatch = settings.changed(method="fixmatch", unlabeled__ratio=2)
+    assert step_of(fixmatch).batch_sizes == {LABELED: 8, UNLABELED: 16}
+    assert stream_size(UNLABELED, fixmatch, get_method("fixmatch").terms(fixmatch.changed(unlabeled__ratio=5))) == 40
     half = step_of(settings, ranks=Ranks(2, 0, CPU)).batch_sizes
     assert half == {LABELED: 4, ALL: 4, UNLABELED: 8}
 

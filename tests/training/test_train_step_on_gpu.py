@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ebpl.config import Settings
-from ebpl.methods import get_method
+from ebpl.methods import get_method, method_names
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.train_state import TrainState, sampling_copy
 from ebpl.training.train_step import TrainStep, runner
@@ -25,14 +25,23 @@ STARTS = {LABELED: 0, ALL: 50, UNLABELED: 10}
 
 
 def trained(
-    captured: bool, dtype: torch.dtype, updates: int = 5, ranks: Ranks = ALONE, fast: bool = True, **more: float
+    captured: bool,
+    dtype: torch.dtype,
+    updates: int = 5,
+    ranks: Ranks = ALONE,
+    fast: bool = True,
+    method: str = "ebpl",
+    **more: object,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     device = torch.device("cuda")
-    settings = Settings().changed(
-        sgld__steps=3, depth=10, width=2, learning_rate=1e-3, optim__gradient_clip=1.0, **more
-    )
-    state = TrainState(architecture(width=2, shape=(3, 16, 16), classes=4), settings, device, ranks)
-    state.create_buffer((3, 16, 16))
+    small = {"sgld.steps": 3, "depth": 10, "width": 2, "learning_rate": 1e-3, "optim.gradient_clip": 1.0}
+    settings = Settings().changed(small, method=method, **more)
+    terms = get_method(method).terms(settings)
+    head = "diagonal" if any(term.gaussian for term in terms) else None
+    state = TrainState(architecture(head, width=2, shape=(3, 16, 16), classes=4), settings, device, ranks)
+    if any(term.density for term in terms):
+        state.create_buffer((3, 16, 16))
+    state.create_memory([term.memory(4) for term in terms])
     state.initialise("test")
     state.restart_chains("test")
     numbers = torch.Generator().manual_seed(0)
@@ -40,7 +49,6 @@ def trained(
     targets = torch.softmax(torch.randn(200, 4, generator=numbers), 1).to(device)
     features = state.model.features
     training_set = TrainingSet(blobs(), images, targets, 100, 0, np.arange(100, 200), None, None, features)
-    terms = get_method("ebpl").terms(settings)
     step = TrainStep(state, training_set, terms, settings, "dihedral", dtype, ranks)
     if not fast:
         step.fast, step.fast_teacher, step.sampler = None, None, sampling_copy(state.model, dtype)
@@ -49,7 +57,7 @@ def trained(
     for i in range(updates):
         for stream, place in step.positions.items():
             place.copy_(torch.arange(i + STARTS[stream], i + STARTS[stream] + len(place)))
-        step.ema_weight.fill_(state.next_ema_weight())
+        step.prepare(state.next_ema_weight(), 0.2 + i / 10)
         run()
     return state.tensors_copy()["tensors"], step.sums / updates
 
@@ -73,6 +81,21 @@ def test_a_captured_step_gives_the_plain_steps_numbers(dtype: torch.dtype) -> No
         assert distance(captured, plain, part) < 0.05, part
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("method", [name for name in method_names() if not get_method(name).pseudo_labels])
+def test_a_captured_step_of_every_other_method_gives_the_plain_steps_numbers(method: str, optimizer: str) -> None:
+    more: dict[str, object] = {"optim__optimizer": optimizer, "optim__network_decay": 1e-3, "method": method}
+    more |= {"unlabeled__ratio": 2, "optim__batch_size": 16, "sgld__chains": 16, "unlabeled__threshold": 0.3}
+    plain, plain_sums = trained(False, torch.float32, fast=False, **more)
+    captured, captured_sums = trained(True, torch.float32, fast=False, **more)
+    torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
+    for part in ("model", "average", *(["memory"] if any(name.startswith("memory") for name in plain) else [])):
+        assert distance(captured, plain, part) < 0.05, part
+    fast, fast_sums = trained(True, torch.bfloat16, **more)
+    torch.testing.assert_close(fast_sums, plain_sums, rtol=5e-2, atol=5e-2)
+    assert distance(fast, plain, "model") < 0.05
+
+
 CONSISTENCY = {
     "consistency__weight": 3.0,
     "consistency__batch_size": 64,
@@ -82,7 +105,7 @@ CONSISTENCY = {
 
 
 @pytest.mark.parametrize("more", [{}, CONSISTENCY])
-def test_a_captured_fast_step_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, float]) -> None:
+def test_a_captured_fast_step_is_as_exact_as_the_plain_one_in_bfloat16(more: dict[str, object]) -> None:
     exact, exact_sums = trained(False, torch.float32, fast=False, **more)
     plain, _ = trained(False, torch.bfloat16, fast=False, **more)
     fast, fast_sums = trained(True, torch.bfloat16, **more)

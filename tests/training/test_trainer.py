@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ebpl
+from ebpl.data.dataset import ImageSet
 from ebpl.errors import DivergedError, RunError
 from ebpl.metrics import measure
 from ebpl.metrics.classification import accuracy
@@ -510,3 +511,40 @@ def test_a_state_near_the_limit_is_saved_with_the_one_to_go_back_to(monkeypatch:
     assert not again.healthy
     for name, tensor in training.state.tensors().items():
         assert torch.equal(tensor, again.state.tensors()[name]), name
+
+
+def imbalanced_blobs() -> ImageSet:
+    """Five labels of each of three classes, and unlabelled images that are mostly of the first."""
+    data = blobs(600)
+    at = np.arange(len(data.train))
+    kept = (data.train.labels >= 0) | (at % 3 == 0) | (at % 30 == 1) | (at % 30 == 2)
+    return dataclasses.replace(data, train=data.train.take(np.flatnonzero(kept)))
+
+
+def test_the_class_mix_is_estimated_after_the_initial_training_and_used_from_then_on() -> None:
+    data = imbalanced_blobs()
+    training = trainer_of(quick(optim__epochs=8, data__class_mix="auto"), data)
+    training.train()
+    mix = training.state.progress.class_mix
+    assert mix is not None
+    assert mix.shares[0] > 0.6
+    np.testing.assert_allclose(training.state.kept_model().log_mix, mix.log_ratio, rtol=1e-6)
+    again = trainer_of(quick(optim__epochs=8, data__class_mix="auto"), data)
+    again.state.restore(training.state.snapshot())
+    assert again.state.progress.class_mix == mix
+
+
+def test_a_class_mix_that_is_given_is_used_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "mix.csv").write_text("0,8\n1,1\n2,1\n")
+    training = trainer_of(quick(data__class_mix=str(tmp_path / "mix.csv")), imbalanced_blobs())
+    training._start(None)
+    np.testing.assert_allclose(training.state.model.log_mix, np.log([2.4, 0.3, 0.3]), rtol=1e-5)
+    balanced = trainer_of(quick(data__class_mix="balanced"))
+    balanced._start(None)
+    assert not balanced.state.model.log_mix.any()
+
+
+def test_without_a_word_on_it_the_class_mix_of_images_is_that_of_the_labels() -> None:
+    training = trainer_of(quick(), imbalanced_blobs())
+    training.train()
+    assert training.state.progress.class_mix is None

@@ -25,6 +25,8 @@ from ebpl.errors import DataError, UsageError, some_of
 from ebpl.io import is_number
 
 Floats = NDArray[np.float64]
+NAMED = ("auto", "labels", "balanced")
+"""Class mixes that are no file."""
 ROUNDS = 1000
 CONVERGED = 1e-8
 PSEUDO_COUNT = 1.0
@@ -174,7 +176,7 @@ def read_mix(path: str | Path, classes: Sequence[str]) -> Floats:
     """
     path = Path(path)
     if not path.is_file():
-        raise UsageError(f"class_mix is {str(path)!r}, but must be auto, labels, balanced, or an existing CSV or TOML.")
+        raise UsageError(f"class_mix is {str(path)!r}, but must be {', '.join(NAMED)}, or an existing CSV or TOML.")
     try:
         text = path.read_text(encoding="utf-8-sig")
         found = dict(_entries_of_toml(text) if path.suffix == ".toml" else _entries_of_csv(text))

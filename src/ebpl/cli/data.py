@@ -11,8 +11,9 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebpl.cli.labels import inspect_run, one_line
 from ebpl.cli.options import Parser, add_data, add_data_dir, add_skip_unreadable, positive, share
-from ebpl.errors import number_of, some_of
+from ebpl.errors import UsageError, number_of, some_of
 from ebpl.terminal import Silent, duration, harmless, terminal_progress
 
 if TYPE_CHECKING:
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 
 def add_inspect_options(parser: Parser) -> None:
     """The options of `ebpl inspect`."""
-    add_data(parser)
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
-    parser.add_argument("--no-timing", action="store_true", help="do not train a few updates to tell the time it takes")
+    add_data(parser, "; or a run directory: which of its labels may be wrong")
+    add = parser.add_argument
+    add("--json", action="store_true", help="print everything as JSON, for programs")
+    add("--no-timing", action="store_true", help="do not train a few updates to tell the time it takes")
+    add("--output", metavar="FILE", help="for a run: the CSV of all doubtful labels, with an empty column label to "
+        "fill in")  # fmt: skip
+    add("--force", action="store_true", help="replace the file that --output names if it exists")
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -37,8 +42,13 @@ def inspect(options: argparse.Namespace) -> int:
     from ebpl.errors import DataError
     from ebpl.inspection import inspect
     from ebpl.io import finite
+    from ebpl.runs.reader import SETTINGS
     from ebpl.terminal import counted
 
+    if (Path(options.data) / SETTINGS).is_file():
+        return inspect_run(options)
+    if options.output:
+        raise UsageError("--output is for a run directory: it lists labels that may be wrong. Give --json for data.")
     places = {"data_dir": options.data_dir, "image_size": options.image_size}
     with contextlib.ExitStack() as shown:
         done = shown.enter_context(counted("images opened"))
@@ -120,7 +130,6 @@ def suggest(options: argparse.Namespace) -> int:
 
 def _check_targets(options: argparse.Namespace, run: Path) -> None:
     """Refuse, before any work is done, what must not be written."""
-    from ebpl.errors import UsageError
     from ebpl.io import check_output, check_table_name
 
     check_table_name(options.output, parquet=False)
@@ -207,7 +216,7 @@ def add_labels(options: argparse.Namespace) -> int:
     how = {"new_classes": options.new_classes, "skip_unreadable": options.skip_unreadable}
     added = add_labels(options.data, options.labels, options.output, **how)
     for note in added.notes:
-        print(_line(note), file=sys.stderr)
+        print(one_line(note), file=sys.stderr)
     changed = f", {number_of(added.changed, 'image')} got another label" if added.changed else ""
     output = harmless(shlex.quote(str(added.output)))
     new = number_of(added.new, "image has", "images have")
@@ -228,21 +237,16 @@ def show_inspection(found: Inspection, title: str) -> None:
     console = Console(emoji=False)  # a name with :cat: in it is that name
     console.print(_counts(found, title))
     for line in _facts(found):
-        console.print(_line(line), markup=False, highlight=False)
+        console.print(one_line(line), markup=False, highlight=False)
     for problem in found.problems:
         mark = ("Serious: ", "bold red") if problem.serious else ("Note: ", "bold yellow")
         console.print()
-        console.print(Text.assemble(mark, _line(problem.text)), highlight=False)
+        console.print(Text.assemble(mark, one_line(problem.text)), highlight=False)
         for line in _details(found, problem.kind):
-            console.print(f"  {_line(line)}", markup=False, highlight=False)
+            console.print(f"  {one_line(line)}", markup=False, highlight=False)
     console.print()
     for line in _advice(found):
-        console.print(_line(line), markup=False, highlight=False, soft_wrap=True)
-
-
-def _line(text: str) -> str:
-    """Somebody's text on one line: no name in it can make another that looks like ours."""
-    return harmless(text).replace("\n", r"\n")
+        console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _counts(found: Inspection, title: str) -> Any:
@@ -255,14 +259,14 @@ def _counts(found: Inspection, title: str) -> Any:
     data = found.contents
     counts = {part: by_label for part in PARTS if any((by_label := data.counts(part)).values())}
     hidden = found.used != {label: counts.get("train", {}).get(label, 0) for label in data.classes}
-    table = Table(title=Text(_line(title)), title_justify="left")
+    table = Table(title=Text(one_line(title)), title_justify="left")
     table.add_column("class")
     for name in [*counts, *(["labels used"] if hidden else [])]:
         table.add_column(name, justify="right")
     shown = data.classes if len(data.classes) <= MOST_CLASSES else data.classes[: MOST_CLASSES - 1]
     for label in shown:
         used = [str(found.used[label])] if hidden else []
-        table.add_row(Text(_line(label)), *(str(by_label[label]) for by_label in counts.values()), *used)
+        table.add_row(Text(one_line(label)), *(str(by_label[label]) for by_label in counts.values()), *used)
     if rest := data.classes[len(shown) :]:
         used = [str(sum(found.used[label] for label in rest))] if hidden else []
         sums = [str(sum(by_label[label] for label in rest)) for by_label in counts.values()]
@@ -282,6 +286,8 @@ def _facts(found: Inspection) -> list[str]:
         lines.append("training takes them as {2} x {1} x {0} (width x height x channels)".format(*data.shape))
     if found.imbalance is not None:
         lines.append(f"largest to smallest class: {found.imbalance:.3g} to 1 in labels")
+        if found.unlabeled:
+            lines[-1] += "; if the unlabelled images have another mix, train with --class-mix auto"
     lines.append(f"exact duplicates: {found.duplicates.extra}")
     return [*lines, *data.notes]
 

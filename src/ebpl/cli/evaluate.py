@@ -29,6 +29,7 @@ def add_evaluate_options(parser: Parser) -> None:
     add_data_dir(parser)
     add("--json", metavar="FILE", help="also write metrics and reliability bins to FILE (-: print them)")
     _add_sets(parser, "also measure prediction sets of this coverage: see ebpl predict")
+    _add_class_mix(parser)
     add("--force", action="store_true", help="replace the file that --json names if it exists")
     add_skip_unreadable(parser)
 
@@ -48,7 +49,7 @@ def evaluate(options: argparse.Namespace) -> int:
     folder = Path(options.run)
     if options.json:
         check_output(options.json, options.force, inside=folder)
-    asked = ("data_dir", "skip_unreadable", "coverage", "set_method", "by_class")
+    asked = ("data_dir", "skip_unreadable", "coverage", "set_method", "by_class", "class_mix")
     how: dict[str, Any] = {name: getattr(options, name) for name in asked}
     if seed_folders(folder):
         result = evaluation_of_seeds(folder, options.data, **how)
@@ -59,7 +60,8 @@ def evaluate(options: argparse.Namespace) -> int:
         run = Run(folder)
         result = evaluation(run, options.data, **how)
         method = run.settings.method
-        table = measures_table(title(run), {method: result["metrics"]}, bins={method: result["reliability"]})
+        told: dict[str, Any] = {"bins": {method: result["reliability"]}, "intervals": result["intervals"]}
+        table = measures_table(title(run), {method: result["metrics"]}, **told)
     if options.json == "-":
         print(json.dumps(finite(result), indent=2))
         return 0
@@ -90,6 +92,11 @@ def _add_sets(parser: Parser, coverage: str) -> None:
     add("--coverage", type=share, metavar="P", help=coverage)
     add("--set-method", default="lac", metavar="NAME", help=f"their score: {', '.join(METHODS)} (default: lac)")
     add("--by-class", action="store_true", help="this coverage within each class, which needs more labels")
+
+
+def _add_class_mix(parser: Parser) -> None:
+    parser.add_argument("--class-mix", metavar="MIX", help="probabilities for another class mix than that of the run: "
+        "labels, balanced, or a CSV of class and share")  # fmt: skip
 
 
 def _measured_sets(found: dict[str, Any]) -> str:
@@ -169,6 +176,7 @@ def add_predict_options(parser: Parser) -> None:
         help="a column 'decision' besides. balanced: the class that is most probable compared with its mean over the "
         "training images (for rare classes); or a CSV of costs, rows: true class, columns: decision",
     )
+    _add_class_mix(parser)
     add("--force", action="store_true", help="replace the file that --output names if it exists")
 
 
@@ -181,7 +189,7 @@ def predict(options: argparse.Namespace) -> int:
 
     run = None if seed_folders(Path(options.run)) else Run(options.run)
     limits = ("abstain_below", "outlier_quantile", "label_outliers", "decide", "force", "accuracy", "coverage")
-    wanted = (*limits, "set_method", "by_class", "semi_supervised", "calibration")
+    wanted = (*limits, "set_method", "by_class", "semi_supervised", "calibration", "class_mix")
     how: dict[str, Any] = {name: getattr(options, name) for name in wanted}
     with counted("images") as done:
         summary = predict(run or options.run, options.images, options.output, **how, done=done)
@@ -195,10 +203,10 @@ def predict(options: argparse.Namespace) -> int:
     if summary.mean_confidence is not None and summary.coverage is not None:
         of_them = f" of the {summary.kept} that are no outliers" if summary.labelled_outliers else ""
         confidence = f"mean confidence{of_them} {100 * summary.mean_confidence:.0f} %"
-        if run and (measured := measured_accuracy(run, at_least)):
+        if run and not options.class_mix and (measured := measured_accuracy(run, at_least)):
             parts += [_measured(measured, at_least, summary), confidence]
         else:
-            why, advice = _not_measured(run, options.run)
+            why, advice = _not_measured(run, options.run, options.class_mix)
             parts += [confidence, f"how many are right was not measured: {why}"]
         if options.decide != "probable":
             parts.append("this is of the column 'label'; the decisions were not measured")
@@ -265,11 +273,14 @@ def _measured(measured: Measured, at_least: float, summary: Summary) -> str:
     return told
 
 
-def _not_measured(run: Run | None, path: str) -> tuple[str, str]:
+def _not_measured(run: Run | None, path: str, class_mix: str | None) -> tuple[str, str]:
     """Why it is not known how many labels are right, and a line on how to find out."""
     from ebpl.calibration import CalibrationCheck
 
     command = f"ebpl evaluate {shlex.quote(path)} LABELLED_IMAGES"
+    if class_mix:
+        command += f" --class-mix {shlex.quote(class_mix)}"
+        return "the run's images have another class mix", f"To measure it: {command}"
     if run is None:
         return "a run knows only its own answers", f"To measure it: {command}"
     if not run.finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -57,17 +58,20 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Names with dashes stay in one line."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
         """Only the arguments: options are listed below."""
         given = [action for action in actions if not action.option_strings]
         return super()._format_usage(usage, given, [], prefix).rstrip() + " [options]\n\n"
 
 
-def add_data(parser: Parser) -> None:
-    """What to train on or to look at, and how it is found and read."""
-    parser.add_argument(
-        "data", metavar="DATA", help=f"class folders and unlabeled/, a CSV, an .npz, or: {', '.join(BENCHMARK_NAMES)}"
-    )
+def add_data(parser: Parser, more: str = "") -> None:
+    """What to train on or to look at, and how it is found and read; `more` is what else can be given."""
+    known = f"class folders and unlabeled/, a CSV, an .npz, or: {', '.join(BENCHMARK_NAMES)}"
+    parser.add_argument("data", metavar="DATA", help=known + more)
     add_data_dir(parser)
     parser.add_argument(
         "--image-size", type=positive, metavar="N", help="resize your own images to N x N (default: 32, or as they are)"
@@ -76,7 +80,7 @@ def add_data(parser: Parser) -> None:
 
 def add_data_dir(parser: Parser) -> None:
     """Where benchmarks are."""
-    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are looked for first (also: EBPL_DATA)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where benchmarks are (also: EBPL_DATA)")
 
 
 def add_skip_unreadable(parser: Parser) -> None:
@@ -93,7 +97,7 @@ def add_settings(parser: Parser, without: Collection[str] = ()) -> None:
     add("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: see ebpl inspect)")
     add("--config", metavar="FILE", help="a TOML file, such as a run's settings.toml")
     add("--set", metavar="X=Y", dest="set", action="append", default=[],
-        help="any setting, for instance sgld.steps=5; may be repeated")  # fmt: skip
+        help="any setting, such as sgld.steps=5; repeatable")  # fmt: skip
     for setting in fields().values():
         if setting.is_option and setting.name not in without:
             _add_setting(group, setting)
@@ -112,9 +116,10 @@ def _add_setting(group: Any, setting: Setting) -> None:
 
 
 SHORT_HELP = {
-    "method": f"training method: {', '.join(method_names())}",
-    "labels_per_class": "labels kept per class (default: all of your own data)",
+    "method": ", ".join(method_names()),
+    "labels_per_class": "labels kept per class (default: all)",
     "validation_fraction": "labels held out to choose the weights",
+    "class_mix": "labels, auto (estimated), balanced, or a CSV",
     "augment": "label-preserving augmentation",
     "seed": "seed of all random numbers",
     "encoder": "a pretrained encoder: see ebpl encoders",

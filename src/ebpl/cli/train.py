@@ -32,7 +32,7 @@ def add_train_options(parser: Parser) -> None:
     """The options of `ebpl train`."""
     add_data(parser)
     add = parser.add_argument
-    add("--run", metavar="DIR", help="the new run directory (default: a free name in runs/)")
+    add("--run", metavar="DIR", help="the new run directory (default: in runs/)")
     add("--seeds", metavar="0-4", help="train several seeds, each in DIR/seed-N")
     add_skip_unreadable(parser)
     add("--time-limit", type=seconds, metavar="20m", help="shorten epochs as far as this time needs")
@@ -88,7 +88,8 @@ def _show_finished(run: Run) -> int:
     result = run.metrics()
     if result["metrics"]:
         method, title = run.settings.method, f"{run.data_name}, test images"
-        show(measures_table(title, {method: result["metrics"]}, bins={method: result.get("reliability")}))
+        told: dict[str, Any] = {"bins": {method: result.get("reliability")}, "intervals": result.get("intervals")}
+        show(measures_table(title, {method: result["metrics"]}, **told))
     else:
         print(f"There are no labelled test images. Measure on others with: ebpl evaluate {run.path} DATA")
     chosen = result["chosen"]

@@ -109,6 +109,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "consistency.confidence_threshold": 0.0,
         "consistency.temperature": 1.0,
     },
+    # The schedule of FixMatch, with which FreeMatch, SoftMatch and others were compared too. The papers' network has
+    # batch normalisation, and their strong views are RandAugment's.
+    "fixmatch": {
+        "method": "fixmatch",
+        "model.depth": 28,
+        "model.width": 2,
+        "data.max_shift": 4,
+        "data.pixel_noise": 0.0,
+        "optim.epochs": 1024,
+        "optim.updates_per_epoch": 1024,
+        "optim.optimizer": "sgd",
+        "optim.learning_rate": 0.03,
+        "optim.lr_schedule": "7/16-cosine",
+        "optim.weight_decay": 5e-4,
+        "optim.network_decay": 5e-4,
+        "curriculum.pseudo_labels": "none",
+    },
     # Like standard, at forty times the paper's rate. Mixup and sharper pseudo-labels cost so small a network accuracy.
     # It is the default on a CPU, so it must not starve rare classes: they are selected by class.
     "quick": {
@@ -133,6 +150,7 @@ PRESET_HELP = {
     "standard": "WRN-16-4 and a short schedule at ten times the paper's learning rate, for a GPU",
     "best": "WRN-16-4 with consistency of views and mixup: the most accurate and best calibrated, for a GPU",
     "generative": "WRN-16-4 with an energy model in earnest: its samples look like the data, for a GPU",
+    "fixmatch": "WRN-28-2, SGD and the schedule of FixMatch and its successors: 2^20 updates, for hours on a GPU",
     "quick": "WRN-10-1 and a short schedule: minutes on two CPU cores",
 }
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ebpl.devices import device_and_dtype
 from ebpl.errors import RunError
+from ebpl.inference.sources import model_of
 from ebpl.metrics.calibration import Floats
 from ebpl.models import HybridModel
 from ebpl.models.outliers import OutlierLimit, discards_components
@@ -49,11 +50,16 @@ class _Member:
 class Ensemble:
     """The models of some runs, which answer together."""
 
-    def __init__(self, runs: Sequence[Run], outlier_quantile: float = 0.99) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        outlier_quantile: float = 0.99,
+        class_mix: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.runs = list(runs)
         self.members, self.description = [], dict[str, Any]()
         for run in self.runs:
-            model, description = run.load_model()
+            model, description = model_of(run, class_mix)
             wanted = {name: description[name] for name in ("classes", "image_shape")}
             first = self.description or description
             if wanted != {name: first[name] for name in wanted}:

@@ -18,11 +18,13 @@ from ebpl.config import Settings
 from ebpl.data.dataset import Images
 from ebpl.devices import device_and_dtype
 from ebpl.errors import RunError
-from ebpl.inference.sources import Data, opened, test_images
+from ebpl.inference.sources import Data, model_of, opened, test_images
 from ebpl.io import write_json
+from ebpl.methods import get_method
 from ebpl.metrics import by_bin, measure, spread
 from ebpl.metrics.calibration import Floats, Labels
 from ebpl.metrics.classification import by_class
+from ebpl.metrics.intervals import intervals
 from ebpl.models.outliers import cross_validated_errors
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
@@ -51,6 +53,7 @@ def evaluate(
     coverage: float | None = None,
     set_method: str = "lac",
     by_class: bool = False,
+    class_mix: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """All metrics of a run's weights: on its own test images, or on all labelled images of other data.
 
@@ -58,10 +61,11 @@ def evaluate(
     mean and standard deviation over seeds.
 
     With a `coverage` there is an entry `prediction_sets`: how often the sets of `ebpl.predict_set` held the true class,
-    and their mean size, each image by thresholds from the others.
+    and their mean size, each image by thresholds from the others. With a `class_mix`, probabilities are for it instead
+    of that of the run: "labels", "balanced", or a CSV of class and share.
     """
     how: dict[str, Any] = {"data_dir": data_dir, "skip_unreadable": skip_unreadable, "coverage": coverage}
-    how |= {"set_method": set_method, "by_class": by_class}
+    how |= {"set_method": set_method, "by_class": by_class, "class_mix": class_mix}
     if not isinstance(run, Run) and seed_folders(Path(run)):
         return evaluation_of_seeds(Path(run), data, **how)
     found = evaluation(run, data, **how)
@@ -80,19 +84,20 @@ def evaluation(
     coverage: float | None = None,
     set_method: str = "lac",
     by_class: bool = False,
+    class_mix: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Measures, reliability bins, how the weights were chosen, and what to know of the images and of the model."""
     run = opened(run)
-    found, probabilities, labels = _evaluated(run, data, data_dir, skip_unreadable)
+    found, probabilities, labels = _evaluated(run, data, data_dir, skip_unreadable, class_mix)
     classes = [row["class"] for row in found["by_class"]]
     return {**found, **_sets(probabilities, labels, classes, coverage, set_method, by_class)}
 
 
 def _evaluated(
-    run: Run, data: Data | None, data_dir: Any, skip_unreadable: bool
+    run: Run, data: Data | None, data_dir: Any, skip_unreadable: bool, class_mix: str | os.PathLike[str] | None
 ) -> tuple[dict[str, Any], Floats, Labels]:
     """The evaluation of a run, with the probabilities and labels that it is of."""
-    model, description = run.load_model()
+    model, description = model_of(run, class_mix)
     images, notes = test_images(run, data, data_dir, description, skip_unreadable)
     probabilities = _predicted(model, run.settings, images)
     found = _evaluation(probabilities, images.labels, description["classes"], description["chosen"])
@@ -110,6 +115,7 @@ def evaluation_of_seeds(
     coverage: float | None = None,
     set_method: str = "lac",
     by_class: bool = False,
+    class_mix: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """The evaluation of each finished seed in a folder and of all as an ensemble, and mean and standard deviation."""
     runs, broken = readable_seeds(folder)
@@ -119,7 +125,8 @@ def evaluation_of_seeds(
     seeds, members = {}, list[Floats]()
     for run in finished:
         try:
-            seeds[run.settings.seed], probabilities, labels = _evaluated(run, data, data_dir, skip_unreadable)
+            found = _evaluated(run, data, data_dir, skip_unreadable, class_mix)
+            seeds[run.settings.seed], probabilities, labels = found
             members.append(probabilities)
         except RunError as error:
             broken[run.settings.seed] = str(error)
@@ -193,7 +200,7 @@ def _on_training_images(model: HybridModel, settings: Settings, images: Images) 
     every = max(1, len(images) // MOST_ENERGIES)
     found = predict(model.to(device), images.pixels[::every], dtype)
     result: dict[str, Any] = {"class_means": [float(f"{mean:.6g}") for mean in found.probabilities.mean(0)]}
-    if model.gaussian is not None:
+    if get_method(settings.method).density:
         result["training_energies"] = np.quantile(found.energies, np.linspace(0, 1, 201)).tolist()
     if (errors := cross_validated_errors(model.features, images.pixels[::every])) is not None:
         result["training_reconstruction_errors"] = np.quantile(errors, np.linspace(0, 1, 201)).tolist()
@@ -215,6 +222,7 @@ def _evaluation(
     known = labels >= 0
     return {
         "metrics": measure(probabilities, labels),
+        "intervals": {name: list(ends) for name, ends in intervals(probabilities, labels).items()},
         "reliability": by_bin(probabilities, labels),
         **_classes(probabilities[known], labels[known], classes),
         "chosen": chosen,

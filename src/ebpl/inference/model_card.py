@@ -12,6 +12,7 @@ from ebpl.calibration import CalibrationCheck
 from ebpl.errors import number_of
 from ebpl.methods import get_method
 from ebpl.metrics import METRICS, confidence_direction, in_words
+from ebpl.metrics.intervals import interval_in_words
 from ebpl.runs import Run
 from ebpl.runs.reader import updates_of, warnings_of
 from ebpl.terminal import duration, literal, markdown_table
@@ -21,6 +22,7 @@ from ebpl.training.relabel import described_counts
 MOST_CLASSES = 50
 SHOWN_ENVIRONMENT = ("ebpl", "commit", "python", "torch", "numpy", "platform", "gpu", "device", "dtype", "processes")
 """Of the machine only what computes; no names, paths or command lines of people."""
+PAPER = "*Pseudo-label Learning with Calibrated Confidence Using an Energy-based Model* (Toba, Uchida, Hayashi)"
 
 
 def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], file: str) -> str:
@@ -61,6 +63,8 @@ def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: s
     if settings.curriculum.pseudo_labels != "none" and phase != "initial":
         given = "the predicted class" if settings.curriculum.pseudo_labels == "hard" else "the whole posterior"
         learned += f" and from labels that it gave to unlabelled images itself ({given})"
+    if not method.pseudo_labels and any(term.stream == "unlabeled" for term in method.terms(settings)):
+        learned += " and from what it predicted for unlabelled images"
     network = f"{settings.model.network}, {facts['parameters']:,} parameters"
     encoder = facts.get("encoder")
     if encoder:
@@ -73,8 +77,7 @@ def _what(run: Run, description: dict[str, Any], facts: dict[str, Any], phase: s
         f"{network}. It learned the classes {learned}"
         + (", and from all images what the data looks like (an energy-based model)." if method.density else "."),
         *(_encoder(encoder) if encoder else []),
-        f"Method: {method.title} ({method.summary}), after *Pseudo-label Learning with Calibrated Confidence Using an "
-        "Energy-based Model* (Toba, Uchida, Hayashi).",
+        f"Method: {method.title} ({method.summary})" + (f", after {PAPER}." if method.pseudo_labels else "."),
     ]
 
 
@@ -161,9 +164,10 @@ def _measures(result: dict[str, Any]) -> list[str]:
         ]
     over, rows = measures.get("overconfidence"), result.get("reliability") or []
     word = confidence_direction(over, rows)
-    table = markdown_table(
-        ["measure", "value"], [(METRICS[n].title, in_words(n, measures[n], word)) for n in METRICS if n in measures]
-    )
+    ends: dict[str, Any] = result.get("intervals") or {}
+    shown = [n for n in METRICS if n in measures]
+    cells = [(METRICS[n].title, in_words(n, measures[n], word), interval_in_words(n, ends.get(n))) for n in shown]
+    table = markdown_table(["measure", "value", "95 % interval"], cells)
     bins = [
         (f"{100 * row['above']:.0f} to {100 * row['up_to']:.0f} %", str(row["images"]), *_percent(row)) for row in rows
     ]

@@ -107,6 +107,7 @@ def predict(
     outlier_quantile: float = 0.99,
     label_outliers: bool = False,
     decide: str | os.PathLike[str] = "probable",
+    class_mix: str | os.PathLike[str] | None = None,
     force: bool = False,
     done: Callable[[int], None] = lambda _: None,
 ) -> list[Row] | Summary:
@@ -130,6 +131,9 @@ def predict(
     images of rare classes and makes more errors. With a CSV of costs, a line for each true class and a column for each
     decision, it is the class of the least expected cost.
 
+    Probabilities are for the class mix of the run. With a `class_mix` they are for another one: "labels", "balanced",
+    or a CSV of class and share.
+
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/predicting", epochs=2, pseudo_labels="none")
     >>> row = ebpl.predict(run, ebpl.load("digits").test.pixels[:3])[0]
@@ -146,7 +150,13 @@ def predict(
         check_coverage(coverage)
     if calibration is not None and coverage is None and accuracy is None:
         raise UsageError("Calibration labels are for a coverage (--coverage) or an accuracy (--accuracy). Give one.")
-    model, skipped = Ensemble(runs, outlier_quantile), Counter[str]()
+    promised = (coverage is not None or accuracy is not None) and calibration is None
+    if class_mix is not None and (promised or decide == "balanced"):
+        raise UsageError(
+            "The run's own images do not have another class mix. With class_mix, give calibration images that have it, "
+            "and costs instead of a balanced decision."
+        )
+    model, skipped = Ensemble(runs, outlier_quantile, class_mix), Counter[str]()
     found, where = items_of(images, model.description["image_shape"], skipped)
     promises = None
     if coverage is not None or accuracy is not None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from ebpl.calibration.class_mix import mix_of
 from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.data.decode import as_seen, image_files, listed_file, printable, read_image, sized, unreadable
@@ -24,6 +26,8 @@ from ebpl.runs.reader import WEIGHTS, finite, read_training_digests
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from ebpl.models import HybridModel
 
 PATH_COLUMNS = ("image", "path", "file")
 MOST_FILES = 20_000
@@ -38,6 +42,38 @@ Reading = tuple[NDArray[np.uint8], bool] | str
 def opened(run: Run | str | os.PathLike[str]) -> Run:
     """The run, or the one at this path."""
     return run if isinstance(run, Run) else Run(Path(run))
+
+
+def model_of(run: Run, class_mix: str | os.PathLike[str] | None = None) -> tuple[HybridModel, dict[str, Any]]:
+    """A run's model and its description, for another class mix than its own where one is given.
+
+    It is "labels", "balanced" or a file. Energies, by which outliers are told, stay as they were.
+    """
+    model, description = run.load_model()
+    if class_mix is not None:
+        counts = label_counts(run, description["classes"])
+        mix = mix_of(os.fspath(class_mix), description["classes"], counts)
+        if mix == "auto":
+            raise UsageError(
+                "A class mix is estimated in training (ebpl train --class-mix auto). Here it is labels, balanced, or "
+                "a file."
+            )
+        ratio = mix.log_ratio if mix else [0.0] * len(counts)
+        model.log_mix.copy_(torch.tensor(ratio))
+    return model, description
+
+
+def label_counts(run: Run, classes: Sequence[str]) -> NDArray[np.int64]:
+    """How many labels of each class a finished run was trained with."""
+    images = run.metrics().get("images") if run.finished else None
+    labelled = images.get("labelled") if isinstance(images, dict) else None
+    counts = [finite(labelled.get(name)) or 0 for name in classes] if isinstance(labelled, dict) else []
+    if not counts or min(counts) < 1:
+        raise RunError(
+            f"{run.path} does not hold how many labels each class had, which another class mix needs: it is not "
+            f"finished, or damaged. Continue it with: ebpl resume {run.path}"
+        )
+    return np.array(counts, np.int64)
 
 
 def test_images(

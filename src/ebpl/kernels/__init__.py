@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ebpl.kernels import reference
-from ebpl.models import GaussianHead
+from ebpl.models import GaussianHead, ScoreEnergy
 from ebpl.models.wide_resnet import ResidualBlock, WideResNet
 
 HOPPER = 9
@@ -166,7 +166,7 @@ class FastNetwork:
         found: Tensor = self.kernels.stem_back(self.back(gradient, trace), self.stem.forward)
         return found.permute(0, 3, 1, 2)
 
-    def energy_gradient(self, head: GaussianHead) -> Callable[[Tensor], Tensor]:
+    def energy_gradient(self, head: GaussianHead | ScoreEnergy) -> Callable[[Tensor], Tensor]:
         """dE/dx as a function of the images, for weights and head as they are now."""
         slope = self._head_gradient(head)
 
@@ -178,10 +178,10 @@ class FastNetwork:
         return gradient
 
     @torch.no_grad()
-    def _head_gradient(self, head: GaussianHead) -> Callable[[Tensor], Tensor]:
+    def _head_gradient(self, head: GaussianHead | ScoreEnergy) -> Callable[[Tensor], Tensor]:
         """dE/df as a function of the features: in one kernel, unless the precision is more than a diagonal."""
-        precision = head.diagonal()
-        if precision is None:
+        precision = None if isinstance(head, ScoreEnergy) else head.diagonal()
+        if precision is None or isinstance(head, ScoreEnergy):
             return head.energy_gradient()
         weight, bias = head.natural_weight().contiguous(), head.natural_bias()
         return lambda features: self.kernels.head_gradient(features, weight, bias, precision)

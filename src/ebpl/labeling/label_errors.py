@@ -24,13 +24,12 @@ from ebpl.comparison import colors_and_textures
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.data.decode import stacked
 from ebpl.data.split import split_for
-from ebpl.devices import device_and_dtype
+from ebpl.devices import device_and_dtype, threads
 from ebpl.inference.sources import images_now
 from ebpl.models import HybridModel
 from ebpl.models.predictions import predict_with_features
 from ebpl.rng import derived_seed
 from ebpl.runs import Run
-from ebpl.training.probe import logistic_regression
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -42,9 +41,10 @@ DOUBTED = math.log(0.5)
 """A label is listed if another class is at least this probable, compared with its own: the logarithm of the ratio."""
 LEAST = 10
 """Fewer labels cannot be judged by each other."""
-THUMBNAIL, NEAR, CONTRAST = 16, 4.0, 0.1
-"""Copies differ by less than this root mean square of pixels from 0 to 255 at this height and width, and by less than
-this share of the contrast. Different images of Blood, Fashion and CIFAR-10 differ by 5 or more, most by 25."""
+THUMBNAIL, SAME, NEAR, CONTRAST = 16, 0.5, 4.0, 0.1
+"""Copies differ at this height and width by less than a root mean square of pixels (from 0 to 255) that is the last
+share of their contrast, between the two in the middle. Different images of Blood, Fashion and CIFAR-10 differ by 5 or
+more, most by 25."""
 ROWS = 1024
 """Rows of the distance matrix that are in memory at a time."""
 
@@ -97,14 +97,16 @@ class LabelCheck:
     """All labels that may be wrong, the most doubtful first, and what they were judged by."""
 
     errors: tuple[LabelError, ...]
-    probable: int
-    """How many are probably wrong, by confident learning."""
     labels: int
     """Labels that were judged."""
     accuracy: float
     """The share of labels whose class is the most probable one."""
     features: str
     """What they were judged by, in words."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {**vars(self), "errors": [vars(error) for error in self.errors]}
 
 
 def label_errors(
@@ -123,7 +125,7 @@ def label_errors(
     >>> run = ebpl.train("digits", run="runs/doubted", epochs=1, pseudo_labels="none")
     >>> found = ebpl.label_errors(run)
     >>> found.labels, len(found.errors) < 200
-    (560, True)
+    (410, True)
     """
     run = run if isinstance(run, Run) else Run(Path(run))
     model, description = run.load_model()
@@ -143,7 +145,7 @@ def labelled(run: Run, model: HybridModel, images: ImageSet, most: int | None = 
         return Labelled(some, at, images.classes, (features,), f"features of {encoder}", run.settings.seed)
     spread = np.maximum(features.std(0), 1e-6)
     rows = colors_and_textures(some.pixels).numpy(), (features - features.mean(0)) / spread
-    what = "colours and textures, and the network's features"
+    what = "colours and textures, and the network's features, which were fitted to them"
     return Labelled(some, at, images.classes, rows, what, run.settings.seed)
 
 
@@ -158,7 +160,8 @@ def find_label_errors(known: Labelled) -> LabelCheck:
         numbers = np.searchsorted(there, labels[judged])
         rows = [torch.from_numpy(each[judged]) for each in known.rows]
         probabilities[judged] = 0
-        probabilities[np.ix_(judged, there)] = cross_validated(rows, numbers, known.seed)
+        with threads(1):  # more only wait for each other in such small problems
+            probabilities[np.ix_(judged, there)] = cross_validated(rows, numbers, known.seed)
     own, other, best = _given_and_best(probabilities, labels)
     doubt = np.nan_to_num(np.log(other + 1e-12) - np.log(own + 1e-12), nan=-np.inf)
     doubted = {*np.flatnonzero(doubt > DOUBTED).tolist(), *copies}
@@ -177,9 +180,7 @@ def find_label_errors(known: Labelled) -> LabelCheck:
     ]
     certain = np.isfinite(doubt)
     accuracy = float((doubt[certain] < 0).mean()) if certain.any() else float("nan")
-    return LabelCheck(
-        tuple(errors), probable_errors(probabilities, labels), int(certain.sum()), accuracy, known.features
-    )
+    return LabelCheck(tuple(errors), int(certain.sum()), accuracy, known.features)
 
 
 def _given_and_best(probabilities: Floats, labels: Labels) -> tuple[Floats, Floats, Labels]:
@@ -189,22 +190,6 @@ def _given_and_best(probabilities: Floats, labels: Labels) -> tuple[Floats, Floa
     others[at, labels] = -1
     best: Labels = others.argmax(1)
     return probabilities[at, labels], probabilities[at, best], best
-
-
-def probable_errors(probabilities: Floats, labels: Labels) -> int:
-    """How many labels are wrong, by the off-diagonal of the confident joint: rows without numbers are left out.
-
-    A label counts as an error if another class is as probable as it is on average where it is the label, and more
-    probable than every other such class.
-    """
-    known = np.isfinite(probabilities[:, 0])
-    probabilities, labels = probabilities[known], labels[known]
-    if not len(labels):
-        return 0
-    classes = probabilities.shape[1]
-    means = [probabilities[labels == c, c].mean() if (labels == c).any() else np.inf for c in range(classes)]
-    confident = np.where(probabilities >= np.array(means), probabilities, -1)
-    return int(((confident.max(1) >= 0) & (confident.argmax(1) != labels)).sum())
 
 
 def cross_validated(rows: Sequence[Tensor], labels: Labels, seed: int) -> Floats:
@@ -217,14 +202,14 @@ def cross_validated(rows: Sequence[Tensor], labels: Labels, seed: int) -> Floats
     parts, found = [deal(labels, random) for _ in range(REPEATS)], list[Tensor]()
     for each in rows:
         decay, first = best_decay(each, labels, parts[0])
-        found += [first, *(out_of_fold(each, labels, part, decay) for part in parts[1:])]
+        found += [first, *out_of_fold(each, labels, [(part, decay) for part in parts[1:]])]
     mean: Floats = torch.stack(found).mean(0).double().softmax(1).numpy()
     return mean
 
 
 def best_decay(rows: Tensor, labels: Labels, part: Labels) -> tuple[float, Tensor]:
     """The weight decay of the highest likelihood in these folds, and the log-probabilities there."""
-    found = {decay: out_of_fold(rows, labels, part, decay) for decay in DECAYS}
+    found = dict(zip(DECAYS, out_of_fold(rows, labels, [(part, decay) for decay in DECAYS]), strict=True))
     decay = min(found, key=lambda each: float(F.nll_loss(found[each], torch.from_numpy(labels))))
     return decay, found[decay]
 
@@ -238,15 +223,39 @@ def deal(labels: Labels, random: np.random.RandomState, folds: int = FOLDS) -> L
     return found
 
 
-def out_of_fold(rows: Tensor, labels: Labels, part: Labels, decay: float) -> Tensor:
-    """Log-probabilities of each image by what the other folds teach."""
+def out_of_fold(rows: Tensor, labels: Labels, ways: Sequence[tuple[Labels, float]]) -> list[Tensor]:
+    """Log-probabilities of each image by what the other folds teach, for each way to deal them and weight decay."""
+    learned = [np.flatnonzero(part != fold) for part, _ in ways for fold in range(FOLDS)]
+    decays = [decay for _, decay in ways for _ in range(FOLDS)]
+    scores = fitted_together(rows, labels, learned, decays).view(len(labels), len(ways), FOLDS, -1)
+    every = torch.arange(len(labels))
+    return [scores[every, way, torch.from_numpy(part)].log_softmax(1) for way, (part, _) in enumerate(ways)]
+
+
+def fitted_together(rows: Tensor, labels: Labels, learned: Sequence[Labels], decays: Sequence[float]) -> Tensor:
+    """Scores (N, models, C) of logistic regressions that each learn from some of the rows, all in one optimisation."""
     targets = F.one_hot(torch.from_numpy(labels)).float()
-    found = torch.zeros_like(targets)
-    for fold in np.unique(part):
-        learned, seen = np.flatnonzero(part != fold), np.flatnonzero(part == fold)
-        weight, bias = logistic_regression(rows[learned], targets[learned], decay, UPDATES)
-        found[seen] = F.linear(rows[seen], weight, bias).log_softmax(1)
-    return found
+    models, (count, classes) = len(learned), targets.shape
+    share = torch.zeros(count, models)
+    for model, at in enumerate(learned):
+        share[at, model] = 1 / len(at)
+    shrink = torch.tensor(decays).repeat_interleave(classes) / 2
+    weight = torch.zeros(rows.shape[1], models * classes, requires_grad=True)
+    bias = torch.zeros(models * classes, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=UPDATES, line_search_fn="strong_wolfe")
+
+    def scores() -> Tensor:
+        return torch.addmm(bias, rows, weight).view(count, models, classes)
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        errors = -(scores().log_softmax(2) * targets[:, None]).sum(2)
+        value = (errors * share).sum() + (shrink * weight.square()).sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    return scores().detach()
 
 
 def _copies(images: Images) -> dict[int, int]:
@@ -263,6 +272,6 @@ def _copies(images: Images) -> dict[int, int]:
         distances[images.labels[part, None] == images.labels] = np.inf
         nearest = distances.argmin(1)
         distance = distances[np.arange(len(nearest)), nearest]
-        near = distance < np.minimum(NEAR, CONTRAST * contrast[part])
+        near = distance < np.clip(CONTRAST * contrast[part], SAME, NEAR)
         found |= {start + int(i): int(nearest[i]) for i in np.flatnonzero(near)}
     return found

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional as F
+from torch import Tensor
 
-from ebpl.labeling.label_errors import FOLDS, Labels, best_decay, deal
+from ebpl.devices import threads
+from ebpl.labeling.label_errors import FOLDS, Labels, best_decay, deal, fitted_together
 from ebpl.rng import derived_seed
-from ebpl.training.probe import logistic_regression
 
 Floats = NDArray[np.float64]
 SHARES = (0.3, 0.45, 0.65, 1.0)
@@ -19,7 +19,7 @@ SHARES = (0.3, 0.45, 0.65, 1.0)
 REPEATS, MOST_FITS = 8, 200_000
 """How often folds are dealt and labels drawn anew; less often where there are many, so that the sum of labels that are
 learned from stays below this."""
-UPDATES, DRAWS = 30, 400
+DRAWS = 400
 POWERS = np.arange(0.1, 1.55, 0.1)
 """Exponents of the power law to choose from."""
 LEAST, LEAST_OF_CLASS = 30, 4
@@ -47,9 +47,7 @@ class LearningCurve:
     """That nine of ten gains are in."""
 
 
-def learning_curve(
-    rows: NDArray[np.float32], labels: Labels, seed: int = 0, more: int = MORE
-) -> LearningCurve | None:
+def learning_curve(rows: NDArray[np.float32], labels: Labels, seed: int = 0, more: int = MORE) -> LearningCurve | None:
     """The curve of logistic regression on features (N, D); None where there are too few labels to tell.
 
     Accuracy is one minus an error of a + b n^-c, a and b not negative. It is fitted to accuracies of cross-validation
@@ -61,10 +59,11 @@ def learning_curve(
         return None
     numbers = np.unique(labels, return_inverse=True)[1].astype(np.int64)
     random = np.random.RandomState(derived_seed(seed, "learning curve") % 2**32)
-    sizes, right = _measured(torch.from_numpy(rows), numbers, random)
+    with threads(1):
+        sizes, right = _measured(torch.from_numpy(rows), numbers, random)
     at = np.unique(np.concatenate([sizes, np.linspace(sizes[0], len(labels) + 2 * more, 30).astype(int)]))
     at = np.unique(np.append(at, [len(labels), len(labels) + more]))
-    images, draws = random.randint(len(labels), size=(DRAWS, len(labels))), random.randint(len(right), size=(DRAWS, len(right)))
+    images, draws = (random.randint(count, size=(DRAWS, count)) for count in (len(labels), len(right)))
     drawn = np.stack([right[draw][:, :, image].mean((0, 2)) for draw, image in zip(draws, images, strict=True)])
     found = fitted(sizes, np.concatenate([right.mean((0, 2))[None], drawn]), at)
     now, then = np.searchsorted(at, [len(labels), len(labels) + more])
@@ -79,22 +78,20 @@ def learning_curve(
     )
 
 
-def _measured(rows: torch.Tensor, labels: Labels, random: np.random.RandomState) -> tuple[Labels, NDArray[np.bool_]]:
+def _measured(rows: Tensor, labels: Labels, random: np.random.RandomState) -> tuple[Labels, NDArray[np.bool_]]:
     """Numbers of labels, and which images are right after learning from so many others: (repeats, numbers, images)."""
     count = len(labels)
-    targets = F.one_hot(torch.from_numpy(labels)).float()
     sizes = np.array([round(share * count * (FOLDS - 1) / FOLDS) for share in SHARES], np.int64)
     decay = best_decay(rows, labels, deal(labels, random))[0]
     repeats = int(np.clip(MOST_FITS // (FOLDS * sizes.sum()), 2, REPEATS))
     right = np.zeros((repeats, len(sizes), count), bool)
     for repeat in range(repeats):
         part = deal(labels, random)
-        for fold in range(FOLDS):
-            seen = np.flatnonzero(part == fold)
-            order = random.permutation(np.flatnonzero(part != fold))
-            for i, size in enumerate(sizes):
-                weight, bias = logistic_regression(rows[order[:size]], targets[order[:size]], decay, UPDATES)
-                right[repeat, i, seen] = F.linear(rows[seen], weight, bias).argmax(1).numpy() == labels[seen]
+        orders = [random.permutation(np.flatnonzero(part != fold)) for fold in range(FOLDS)]
+        learned = [order[:size] for size in sizes for order in orders]
+        said = fitted_together(rows, labels, learned, [decay] * len(learned)).argmax(2).T.numpy()
+        hits = (said == labels).reshape(len(sizes), FOLDS, count)
+        right[repeat] = hits[:, part, np.arange(count)]
     return sizes, right
 
 

@@ -33,6 +33,8 @@ class Method:
     """Begin every curriculum step with fresh weights."""
     pseudo_labels: bool = True
     """Whether it has curriculum steps at all."""
+    takes_features: bool = True
+    """Whether it can learn on the features of an encoder that stays as it is, of which there are no other views."""
 
     @cached_property
     def density(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ebpl.metrics import METRICS, Metric, classification
@@ -66,14 +68,14 @@ def _by_chance(metric: Metric, probabilities: Floats, drawn: Labels) -> Floats:
     return np.array(found)
 
 
-def in_words(name: str, ends: tuple[float, float] | None) -> str:
-    """An interval as people read it: in per cent where the metric is; a dash where there is none.
+def interval_in_words(name: str, ends: Sequence[float] | None) -> str:
+    """An interval as people read it: in per cent where the metric is; nothing where there is none.
 
-    >>> in_words("accuracy", (0.871, 0.92)), in_words("nll", (0.3, 0.41)), in_words("ece", None)
-    ('87.1 to 92.0 %', '0.300 to 0.410', '–')
+    >>> [interval_in_words(*each) for each in (("accuracy", (0.871, 0.92)), ("nll", (0.3, 0.41)), ("ece", None))]
+    ['87.1 to 92.0 %', '0.300 to 0.410', '']
     """
     if ends is None:
-        return "–"
+        return ""
     low, high = ends
     if not METRICS[name].percent:
         return f"{low:.3f} to {high:.3f}"

@@ -187,6 +187,19 @@ class GaussianHead(nn.Module):
             self.factor.copy_(torch.eye(self.means.shape[1]))
 
 
+class ScoreEnergy:
+    """The energy of a classifier's scores, E = -log sum_c exp(score_c) (JEM, Grathwohl et al. 2020)."""
+
+    def __init__(self, classifier: nn.Linear, log_mix: Tensor) -> None:
+        self.classifier, self.log_mix = classifier, log_mix
+
+    @torch.no_grad()
+    def energy_gradient(self) -> Callable[[Tensor], Tensor]:
+        """dE/df as a function of the features, for the weights as they are now: -sum_c p(c | f) w_c."""
+        weight, bias = self.classifier.weight.detach(), self.classifier.bias + self.log_mix
+        return torch.no_grad()(lambda features: -torch.softmax(torch.addmm(bias, features, weight.T), 1) @ weight)
+
+
 @dataclass(frozen=True)
 class Architecture:
     """All that is needed to build a model; stored beside the weights."""
@@ -196,13 +209,13 @@ class Architecture:
     """Channels, height, width."""
     classes: int
     precision_matrix: str | None
-    """Shape of the Gaussian head's precision matrix; None: a classifier without a density."""
+    """Shape of the Gaussian head's precision matrix; None: a classifier without that head."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the backbone, such as depth and width."""
 
     @classmethod
     def of(cls, settings: ModelSettings, image_shape: tuple[int, ...], classes: int, density: bool) -> Architecture:
-        """What these settings ask for, with a Gaussian head where there is a density to learn."""
+        """What these settings ask for; a `density` of its own needs a Gaussian head."""
         precision = settings.precision_matrix if density else None
         if settings.encoder and settings.fine_tune != "none":
             from ebpl.models.fine_tuned_encoder import options_for
@@ -247,7 +260,7 @@ class HybridModel(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Class scores (N, C), whose softmax is p(c | x), and energies (N).
 
-        A model without the Gaussian head has no density; its energy is the free energy of the classifier's scores.
+        Without the Gaussian head the energy is the free energy of the classifier's scores.
         """
         return self.heads(self.features(images))
 
@@ -258,6 +271,11 @@ class HybridModel(nn.Module):
             if self.gaussian is None:
                 return scores, -torch.logsumexp(scores, 1)
             return scores, self.gaussian.energy(features)
+
+    @property
+    def energy_head(self) -> GaussianHead | ScoreEnergy:
+        """What makes an energy of features."""
+        return self.gaussian or ScoreEnergy(self.classifier, self.log_mix)
 
     def coupling(self) -> Tensor:
         """The coupling penalty between both heads (zero without a Gaussian head)."""

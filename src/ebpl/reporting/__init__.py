@@ -18,6 +18,7 @@ from ebpl.errors import EbplError, UsageError, WriteError
 from ebpl.inference.sources import Data, opened
 from ebpl.io import check_output, write_bytes
 from ebpl.methods import get_method
+from ebpl.metrics.intervals import interval_in_words
 from ebpl.reporting import sections
 from ebpl.reporting.report_data import Context, Sight, count, look, percent, things
 from ebpl.reporting.sections import SECTIONS
@@ -154,14 +155,13 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
     measures = content["measures"]
     if measures:
         values = measures["values"]
-        low, high = measures["interval"]
-        tiles.append(("accuracy", percent(values["accuracy"]), f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"))
+        tiles.append(("accuracy", percent(values["accuracy"]), _within(measures, "accuracy")))
         tiles.append(("mean confidence", percent(measures["confidence"]), _direction(measures["direction"])))
-        tiles.append(("ECE", percent(values["ece"]), "lower is better, 15 bins"))
+        tiles.append(("ECE", percent(values["ece"]), _within(measures, "ece", "lower is better, 15 bins")))
         if content["imbalanced"] and values.get("balanced_accuracy") is not None:
-            words = "mean recall of the classes"
+            words = _within(measures, "balanced_accuracy", "mean recall of the classes")
             tiles.append(("balanced accuracy", percent(values["balanced_accuracy"]), words))
-        tiles.append(("macro F-score", percent(values["f_score"]), "mean over classes"))
+        tiles.append(("macro F-score", percent(values["f_score"]), _within(measures, "f_score", "mean over classes")))
     elif content["promises"]:
         tiles.append(("accuracy", "not measured", f"the {content['looked']} have no labels"))
         tiles.append(("mean confidence", percent(content["promises"]["confidence"]), "not an accuracy"))
@@ -179,6 +179,12 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
         )
         tiles.append(("training", duration(seconds), words))
     return tiles
+
+
+def _within(measures: dict[str, Any], name: str, otherwise: str = "") -> str:
+    """The interval of a metric; other words where it has none."""
+    ends = interval_in_words(name, measures["intervals"].get(name))
+    return f"95 % interval {ends}" if ends else otherwise
 
 
 def _direction(word: str) -> str:

@@ -15,6 +15,8 @@ from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, EbplError, RunError
 from ebpl.inference.sources import Data, as_trained, check_own, images_now, load_for, renumbered, trained_on
+from ebpl.labeling.label_errors import Labelled, labelled
+from ebpl.methods import get_method
 from ebpl.models import HybridModel
 from ebpl.models.outliers import SCORES, OutlierLimit, outlier_limit
 from ebpl.models.predictions import Predictions, predict, predict_with_features
@@ -26,8 +28,8 @@ MOST_PROBABILITIES = 5_000_000
 MOST_TRAINING = 2000
 MOST_POOL = 5000
 """Unlabelled images among which those to label next are looked for."""
-MOST_KNOWN = 400
-"""Labelled images on the map of features."""
+MOST_KNOWN, MOST_LABELLED = 400, 2000
+"""Labelled images on the map of features, and those whose labels are checked."""
 UNLABELED_POOL, TRAINING = "unlabelled images", "training images"
 OUTLIER_QUANTILE = 0.99
 IMBALANCED = 3
@@ -124,6 +126,8 @@ class Sight:
     """Training images of the run with the labels that it was given, or some of many."""
     features: Features | None = None
     """What the heads of the model see of images (N, H, W, C)."""
+    labelled: Labelled | None = None
+    """Images whose labels the run uses, or some of many."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def look(
     """
     model, description = _model(run)
     classes, chosen = tuple(description["classes"]), description["chosen"]
-    density = model.gaussian is not None
+    density = get_method(run.settings.method).density
     empty = Sight(classes, chosen, model.parameter_count(), density, None, None, None, None, [], ())
     test = None
     try:
@@ -237,7 +241,7 @@ def look(
     at = parts.labeled[:: max(1, -(-len(parts.labeled) // MOST_KNOWN))]
     known = seen("labelled images", images.train.take(at), positions=at) if len(at) else None
     found = replace(empty, measured=measured, looked=looked, pool=pool, training_energies=energies, known=known)
-    return replace(found, counts=_counts(images, parts))
+    return replace(found, counts=_counts(images, parts), labelled=labelled(run, model, images, MOST_LABELLED))
 
 
 def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Callable[..., Seen]) -> Seen:

@@ -12,10 +12,12 @@ from ebpl.calibration import CalibrationCheck
 from ebpl.labeling import uncertainty
 from ebpl.metrics import METRICS, by_bin, calibration, classification, confidence_direction, in_words, measure
 from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
+from ebpl.metrics.intervals import Intervals, interval_in_words, intervals
 from ebpl.models.outliers import OutlierLimit
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
 from ebpl.reporting.feature_map import feature_map
+from ebpl.reporting.labels import doubtful_labels, more_labels, pseudo_labels
 from ebpl.reporting.report_data import (
     OUTLIER_QUANTILE,
     Context,
@@ -31,9 +33,8 @@ from ebpl.reporting.report_data import (
     things,
 )
 from ebpl.reporting.svg import data_uri
-from ebpl.runs.reader import Row, Step, Stored, finite, reliability_bins, updates_of
+from ebpl.runs.reader import Stored, finite, reliability_bins, updates_of
 from ebpl.training import shortened
-from ebpl.training.relabel import described_counts
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -133,15 +134,14 @@ def _healed(event: dict[str, Any]) -> str:
 
 def measures(probabilities: NDArray[np.float64], labels: NDArray[np.int64], what: str) -> Section:
     """Accuracy and calibration of answers whose truth is known."""
-    found = measure(probabilities, labels)
-    right = int((probabilities.argmax(1) == labels).sum())
+    found, ends = measure(probabilities, labels), intervals(probabilities, labels)
     bins = by_bin(probabilities, labels)
     word, sentence = direction(found["overconfidence"], bins, len(labels))
     return {
         "what": what,
         "values": found,
-        "rows": [(METRICS[name].title, in_words(name, value, short(word))) for name, value in found.items()],
-        "interval": classification.wilson_interval(right, len(labels)),
+        "rows": _rows(found, ends, short(word)),
+        "intervals": ends,
         "confidence": float(probabilities.max(1).mean()),
         "direction": word,
         "sentences": [sentence, calibration_error(probabilities, labels), sure_ones(probabilities, labels)],
@@ -158,14 +158,15 @@ def stored_measures(stored: Stored) -> Section | None:
     found = {name: value for name in METRICS if (value := finite(metrics.get(name))) is not None}
     if not {"accuracy", "f_score", "ece", "images", "overconfidence"} <= found.keys() or found["images"] < 1:
         return None
-    bins = reliability_bins(stored.result.get("reliability"))
+    bins, ends = reliability_bins(stored.result.get("reliability")), _stored_intervals(stored.result.get("intervals"))
+    ends["accuracy"] = classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"]))
     one_bin = {"images": found["images"], "confidence": found["accuracy"] + found["overconfidence"]}
     word, sentence = direction(found["overconfidence"], bins or [one_bin], int(found["images"]))
     return {
         "what": "test images",
         "values": found,
-        "rows": [(metric.title, in_words(name, found.get(name), short(word))) for name, metric in METRICS.items()],
-        "interval": classification.wilson_interval(round(found["accuracy"] * found["images"]), int(found["images"])),
+        "rows": _rows(found, ends, short(word)),
+        "intervals": ends,
         "confidence": found["accuracy"] + found["overconfidence"],
         "direction": word,
         "sentences": [sentence, f"The expected calibration error (ECE, 15 bins) is {percent(found['ece'])}."],
@@ -173,6 +174,22 @@ def stored_measures(stored: Stored) -> Section | None:
         "risk": None,
         "coverages": [],
     }
+
+
+def _rows(found: dict[str, float], ends: Intervals, word: str) -> list[tuple[str, str, str]]:
+    """Every metric: its name, its value and its interval."""
+    return [
+        (metric.title, in_words(name, found.get(name), word), interval_in_words(name, ends.get(name)))
+        for name, metric in METRICS.items()
+    ]
+
+
+def _stored_intervals(rows: Any) -> Intervals:
+    """The intervals that the run wrote; without what are none."""
+    given = rows if isinstance(rows, dict) else {}
+    pairs = {name: ends for name, ends in given.items() if name in METRICS and isinstance(ends, list)}
+    numbers = {name: [number for end in ends if (number := finite(end)) is not None] for name, ends in pairs.items()}
+    return {name: (ends[0], ends[1]) for name, ends in numbers.items() if len(ends) == 2}
 
 
 def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Section:
@@ -257,33 +274,6 @@ def stored_classes(stored: Stored) -> Section | None:
         )
     left_out = max(0, len(found) - len(rows)) if isinstance(found, list) else 0
     return {"rows": rows, "left_out": left_out, "mixed": [], "matrix": None} if rows else None
-
-
-def pseudo_labels(steps: Sequence[Step], history: Sequence[Row], classes: Sequence[str]) -> Section:
-    """Step by step: how many, of which classes, how sure, how many right, changed, and left out as outliers."""
-    left_out = {str(row.get("phase")).split(" of ")[0]: int(row.get("rejected") or 0) for row in history}
-    rows = [
-        {
-            "step": step.step,
-            "images": step.images,
-            "confidence": step.confidence,
-            "right": step.right / step.known if step.known else None,
-            "known": step.known,
-            "again": step.again,
-            "changed": step.changed,
-            "left_out": left_out.get(f"step {step.step}", 0),
-            "classes": described_counts({**dict.fromkeys(classes, 0), **step.counts}),
-            "kept": 1 - step.changed / step.again if step.again else None,
-        }
-        for step in steps
-    ]
-    rejected = any(row["left_out"] for row in rows)
-    return {
-        "rows": rows,
-        "chart": charts.steps(rows),
-        "truth": any(step.known for step in steps),
-        "rejected": rejected,
-    }
 
 
 def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
@@ -391,6 +381,8 @@ SECTIONS: dict[str, Callable[[Context], Any]] = {
     "sets": lambda context: prediction_sets(context.measured, context.classes) if context.measured else None,
     "map": feature_map,
     "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history, context.classes),
+    "label_errors": doubtful_labels,
+    "learning_curve": more_labels,
     "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
     "uncertain": lambda context: _uncertain(context),
     "energy": energy,

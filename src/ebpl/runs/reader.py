@@ -82,6 +82,7 @@ def read_metrics(path: Path) -> Object:
     allowed: dict[str, Rule] = {
         **dict.fromkeys(("training_energies", "training_reconstruction_errors"), _is_numbers),
         "reliability": lambda value: isinstance(value, list) and all(map(is_object, value)),
+        "intervals": lambda value: is_object(value) and all(_is_numbers(ends, 2) for ends in value.values()),
     }
     advice = f"Remove it, and it is made anew by: ebpl resume {path.parent}"
     stored = _read_json(path, needed, allowed, advice)
@@ -101,8 +102,8 @@ def read_metrics(path: Path) -> Object:
     return modern_result(stored)
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(map(is_number, value))
+def _is_numbers(value: Any, count: int | None = None) -> bool:
+    return isinstance(value, list) and value != [] and all(map(is_number, value)) and count in (None, len(value))
 
 
 def _is_number_or_null(value: Any) -> bool:

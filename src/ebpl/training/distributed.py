@@ -148,7 +148,8 @@ def _check_shares(settings: Settings, terms: Sequence[LossTerm], count: int) -> 
     """Every process gets the same share of each of these."""
     names = ["optim.batch_size"]
     names += ["sgld.chains", "sgld.buffer_size"] if any(term.density for term in terms) else []
-    names += ["consistency.batch_size"] if any(term.stream == "unlabeled" for term in terms) else []
+    drawn = [term for term in terms if term.stream == "unlabeled"]
+    names += ["consistency.batch_size"] if any(not term.ratio for term in drawn) else []
     for name in names:
         value = settings[name]
         if value % count:

@@ -194,7 +194,7 @@ class Consistency(LossTerm):
     Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class.
     """
 
-    logs = ("consistency", "mask_rate")
+    logs: ClassVar[tuple[str, ...]] = ("consistency", "mask_rate")
     stream = UNLABELED
 
     def __init__(self, weight: float = 1.0, threshold: float = 0.95, temperature: float = 0.0) -> None:
@@ -208,17 +208,19 @@ class Consistency(LossTerm):
 
     def targets(self, step: TrainStep, scores: Tensor) -> Tensor:
         """What strong views are taught, (N, C), from the teacher's scores; a row sums up to the weight of its image."""
-        confidence, label = scores.softmax(1).max(1, keepdim=True)
-        if self.temperature:
-            targets = (scores / self.temperature).softmax(1)
-        else:
-            targets = torch.zeros_like(scores).scatter_(1, label, 1.0)
-        return targets * (confidence >= self.threshold)
+        confident = scores.softmax(1).amax(1, keepdim=True) >= self.threshold
+        targets = (scores / self.temperature).softmax(1) if self.temperature else predicted_class(scores)
+        return targets * confident
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
         assert views.targets is not None
         value = F.cross_entropy(outputs[0].scores, views.targets)  # all-zero rows are masked
         return Loss(self.weight * value, {"consistency": value, "mask_rate": views.targets.sum(1).mean()})
+
+
+def predicted_class(scores: Tensor) -> Tensor:
+    """1 for the class of the highest score, 0 for the others, (N, C)."""
+    return torch.zeros_like(scores).scatter_(1, scores.argmax(1, keepdim=True), 1.0)
 
 
 def supervised_terms(settings: Settings) -> list[LossTerm]:

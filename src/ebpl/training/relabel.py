@@ -53,10 +53,12 @@ def phases(settings: Settings) -> list[Phase]:
 def lr_factor(settings: Settings, progress: float, updates: float) -> float:
     """The factor of the learning rate after this fraction of a phase and `updates` since an initialisation.
 
-    It rises linearly while the weights are fresh, and falls along half a cosine over the phase.
+    It rises linearly while the weights are fresh, and falls along half a cosine over the phase, or as in FixMatch.
     """
     optim = settings.optim
     warm = min(1.0, updates / optim.warmup_updates) if optim.warmup_updates else 1.0
+    if optim.lr_schedule == "7/16-cosine":
+        return warm * math.cos(7 / 16 * math.pi * progress)
     return warm * (optim.final_lr_factor + (1 - optim.final_lr_factor) * (1 + math.cos(math.pi * progress)) / 2)
 
 

@@ -23,6 +23,9 @@ from ebpl.sampling import FittedGaussian, ReplayBuffer, affordable
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.divergence import Divergence
 
+MOMENTUM = 0.9
+"""Of SGD."""
+
 
 @dataclass
 class Progress:
@@ -68,6 +71,7 @@ class TrainState:
         self.average: HybridModel | None = _frozen_copy(self.model) if settings.optim.ema_decay else None
         self.buffer: ReplayBuffer | None = None
         self.memory: dict[str, Tensor] = {}
+        self._memory_start: dict[str, Tensor] = {}
         on_gpu = device.type == "cuda"
         groups = [{**group, "lr": torch.zeros((), device=device) if on_gpu else 0.0} for group in self._groups()]
         if settings.optim.optimizer == "adam":
@@ -88,10 +92,10 @@ class TrainState:
         size = self.ranks.share(affordable(sgld.buffer_size, shape, sgld.chains))
         self.buffer = ReplayBuffer(size, shape, sgld.restart_probability, self.device, start)
 
-    def create_memory(self, start: dict[str, Tensor]) -> None:
-        """What loss terms keep from update to update, and begin with."""
-        self._memory_start = start
-        self.memory.update({name: tensor.to(self.device, copy=True) for name, tensor in start.items()})
+    def create_memory(self, starts: Sequence[dict[str, Tensor]]) -> None:
+        """What loss terms keep from update to update, each by its own names, and begin with."""
+        self._memory_start = {name: tensor.to(self.device) for start in starts for name, tensor in start.items()}
+        self.memory.update({name: tensor.clone() for name, tensor in self._memory_start.items()})
 
     def _groups(self) -> list[dict[str, Any]]:
         """The parameters to learn, with the factor of their rate; a pretrained network has one of its own."""

@@ -34,7 +34,7 @@ class TrainStep:
     """Gather the terms' views, pass them through the network at once, differentiate, step, average.
 
     Sums of what the terms log stay on the device until asked for. Terms draw their views with the methods `weak`,
-    `strong`, `noisy`, `beside_samples`, `random`, `sample` and `teacher_scores`.
+    `strong`, `noisy`, `beside_samples`, `random`, `sample` and `teacher_scores`. What they keep is in `memory`.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class TrainStep:
         self.names = ("loss", *(name for term in terms for name in term.logs))
         self.ema_weight = torch.zeros((), device=device)
         self.fraction = torch.zeros((), device=device)
-        """How much of the phase is over, from 0 to 1; written before every step."""
+        """How much of the phase is over, from 0 to 1."""
         self.memory = state.memory
         self.sums = torch.zeros(len(self.names), device=device)
         self.widest_gap = torch.zeros((), device=device)
         self.generator = torch.Generator(device)
         chains = ranks.share(settings.sgld.chains) if state.buffer is not None else 0
         shape, looked_at = training_set.inputs.shape[1:], self.batch_sizes.get(UNLABELED, 0)
-        passed = sum(self.batch_sizes.values()) + chains
+        passed = sum(self.batch_sizes.values()) + looked_at + chains  # a term may have two views of each
         self.fast = fast_network(state.model.features, shape, device, dtype, passed)
         self.teacher = state.model if any(term.current_teacher for term in terms) else state.predictor
         network = self.teacher.features
@@ -105,6 +105,11 @@ class TrainStep:
         state.optimizer.step()
         self._average()
         self._log(total, losses)
+
+    def prepare(self, ema_weight: float, fraction: float) -> None:
+        """What the next step needs to know of the course of training."""
+        self.ema_weight.fill_(ema_weight)
+        self.fraction.fill_(fraction)
 
     def _forward(self, inputs: Sequence[Tensor]) -> list[Outputs]:
         """One pass for all: without batch normalisation the images of a batch do not see each other."""
@@ -177,6 +182,11 @@ class TrainStep:
         # apart from the step's own, which would find weights cast here, without gradients
         with torch.no_grad(), self._autocast():
             return teacher.heads(self.fast_teacher(images) if self.fast_teacher else teacher.features(images))[0]
+
+    def mean_of_all(self, value: Tensor) -> Tensor:
+        """The mean over all processes of what each has found in its share of a batch."""
+        self.ranks.mean_([value])
+        return value
 
     def sample(self) -> Tensor:
         """Samples from the current model, drawn from and put back into the replay buffer."""

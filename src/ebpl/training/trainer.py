@@ -28,7 +28,7 @@ from ebpl.training.divergence import Diverged, Divergence
 from ebpl.training.losses import LossTerm
 from ebpl.training.relabel import Phase, described_counts, lr_factor, phases, relabel
 from ebpl.training.train_state import TrainState
-from ebpl.training.train_step import Reading, TrainStep, runner, stream_size
+from ebpl.training.train_step import Reading, TrainStep, runner
 from ebpl.training.training_set import UNLABELED, TrainingSet, epoch_order
 
 Terms = Callable[[Settings], Sequence[LossTerm]]
@@ -55,8 +55,8 @@ class Trainer:
         self.dtype = choose_dtype(settings.runtime, self.device)
         torch.backends.cudnn.benchmark = self.device.type == "cuda"  # shapes never change: find fast kernels once
         self.augmentation = data.augment if settings.data.augment == "auto" else settings.data.augment
-        density = any(term.density for term in terms(settings))
-        architecture = Architecture.of(settings.model, data.shape, len(data.classes), density)
+        made, classes = terms(settings), len(data.classes)
+        architecture = Architecture.of(settings.model, data.shape, classes, any(term.gaussian for term in made))
         model = architecture.build()
         # fresh weights say nothing of labels that were held out from others
         self.holdout = 0.0 if reinitialise else settings.curriculum.calibration_holdout
@@ -64,10 +64,9 @@ class Trainer:
         model.features.to(self.device).fit(self.training_set.inputs)
         self.state = TrainState(architecture, settings, self.device, ranks, model)
         self.state.targets = self.training_set.targets
-        self.class_mix = self.training_set.class_mix(settings.data.class_mix)
-        if density:
-            start = self.training_set.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
-            self.state.create_buffer(tuple(model.features.points(self.training_set.inputs[:1]).shape[1:]), start)
+        self.state.create_memory([term.memory(classes) for term in made])
+        if any(term.density for term in made):
+            self.state.create_buffer(*self.training_set.start_of_chains(settings))
         self.schedule = phases(settings)
         self.updates = settings.optim.updates_per_epoch or -(-len(self.training_set) // settings.optim.batch_size)
         self.epoch_updates = self.updates
@@ -124,10 +123,11 @@ class Trainer:
                 state.divergence, state.seconds = Divergence(**stored["divergence"]), stored["seconds"]
         else:
             state.initialise("start")
+            mix = self.training_set.class_mix(self.settings)
             if self.training_set.backbone.starts_from_probe:
-                probe.start(state, self.training_set, self.settings, *self._features(), self.class_mix)
-            elif self.class_mix != "auto":
-                state.set_class_mix(self.class_mix)
+                probe.start(state, self.training_set, self.settings, *self._features(), mix)
+            elif mix != "auto":
+                state.set_class_mix(mix)
             state.restart_chains("start")
         self._keep_weights()
         for line in self.introduction():
@@ -216,7 +216,7 @@ class Trainer:
             probabilities = self.predict(images.inputs[here]).probabilities
             progress.check = CalibrationCheck.of(probabilities, images.labels[here])
             self.say(str(progress.check))
-        if progress.phase == 0 and self.class_mix == "auto" and progress.class_mix is None:
+        if progress.phase == 0 and images.estimates_mix_late(self.settings):
             found = self.predict(images.inputs[images.labeled :]).probabilities
             self.say(self.state.estimate_mix(found, images.label_counts(), images.data.classes))
             self._build_step()  # samplers have their own copy
@@ -271,8 +271,8 @@ class Trainer:
         for i in range(count):
             for place, positions in order:
                 place.copy_(positions[i])
-            step.ema_weight.fill_(state.next_ema_weight())
             fraction = (epoch + i / count) / phase.epochs
+            step.prepare(state.next_ema_weight(), fraction)
             whole = state.ema_updates * self.updates / count  # so that the warm-up is shortened as well
             self.rate = lr_factor(settings, fraction, whole) * state.divergence.learning_rate
             if not phase.step and self.training_set.backbone.fixed:
@@ -296,7 +296,7 @@ class Trainer:
         unjudged = settings.curriculum.reject_outliers and progress.phase == 0
         left_out = range(images.unlabeled) if unjudged else progress.rejected
         held_out = 0 if progress.phase else images.held_out
-        alone = stream_size(UNLABELED, settings) if UNLABELED in self.step.positions else 0
+        alone = self.ranks.count * self.step.batch_sizes.get(UNLABELED, 0)
         counts = (images.labeled, len(images), progress.selected, left_out, self.epoch_updates)
         order = epoch_order(*counts, settings, self.ranks, generator, held_out, alone)
         return [(place, order[stream].to(self.device)) for stream, place in self.step.positions.items()]

@@ -109,10 +109,15 @@ class TrainingSet:
         """How many labels each class has."""
         return np.bincount(self.labels, minlength=len(self.data.classes))
 
-    def class_mix(self, wanted: str | None) -> ClassMix | Literal["auto"] | None:
-        """The class mix that a setting asks for; by default it is estimated where training starts from a probe."""
+    def class_mix(self, settings: Settings) -> ClassMix | Literal["auto"] | None:
+        """The class mix that settings ask for; by default it is estimated where training starts from a probe."""
         natural = self.backbone.starts_from_probe and not self.data.is_benchmark
-        return mix_of(wanted or ("auto" if natural else "labels"), self.data.classes, self.label_counts())
+        wanted = settings.data.class_mix or ("auto" if natural else "labels")
+        return mix_of(wanted, self.data.classes, self.label_counts())
+
+    def estimates_mix_late(self, settings: Settings) -> bool:
+        """Whether the class mix is estimated after the initial training, by the network that it has made."""
+        return not self.backbone.starts_from_probe and self.class_mix(settings) == "auto"
 
     def take(self, index: Tensor) -> Tensor:
         """The network's inputs at these positions."""
@@ -122,6 +127,11 @@ class TrainingSet:
         """A Gaussian with the mean and covariance of the images, or of some of them, chosen by the seed."""
         some = torch.randperm(len(self), generator=generator(seed, "start"))[: FittedGaussian.MOST]
         return FittedGaussian(self.backbone.points(self.inputs[some.to(self.inputs.device)]))
+
+    def start_of_chains(self, settings: Settings) -> tuple[tuple[int, ...], FittedGaussian | None]:
+        """The shape of samples, and the Gaussian that chains start from, if they do."""
+        shape = tuple(self.backbone.points(self.inputs[:1]).shape[1:])
+        return shape, self.fitted_gaussian(settings.seed) if settings.sgld.start == "gaussian" else None
 
     def set_pseudo_labels(self, selected: NDArray[np.int64], targets: NDArray[np.float64]) -> None:
         """Let these unlabelled images, and no others, have these target distributions."""

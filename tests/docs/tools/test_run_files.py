@@ -14,7 +14,7 @@ from experiments.results_store import record_of
 from tests.encoders.helpers import tiny
 from tests.helpers import class_folders, quick
 
-ON_FEATURES = {"training_reconstruction_errors", "reconstruction_error"}
+ON_FEATURES = {"training_reconstruction_errors", "reconstruction_error", "class_mix"}
 """Entries and columns of models on the features of an encoder."""
 
 
@@ -60,6 +60,7 @@ def test_the_columns_of_predictions_and_suggestions_are_described(run: ebpl.Run)
     assert columns(Path("labels.csv")) == usual
     [suggestion] = ebpl.suggest(run, n=1)
     assert list(suggestion.row(1)) == list(run_files.SUGGESTIONS)
+    assert list(ebpl.label_errors(run).errors[0].row(1)) == list(run_files.LABEL_ERRORS)
 
 
 def test_what_there_is_on_features_of_an_encoder_is_described() -> None:
