@@ -65,7 +65,7 @@ def test_every_setting_can_be_given_on_the_command_line() -> None:
 
 
 SHELL_ONLY = {
-    "inspect": {"json", "no_timing"},
+    "inspect": {"json", "no_timing", "output", "force"},
     "evaluate": {"json", "force"},
     "suggest": {"output", "label_studio", "image_url", "no_predictions", "force"},
 }
