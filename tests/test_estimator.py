@@ -210,7 +210,8 @@ def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray)
     options = {setting.field.name for setting in fields().values() if setting.is_option}
     parameters = set(inspect.signature(EBPLClassifier).parameters)
     assert parameters & options == {*_NAMED, "method", "device"}
-    assert options - parameters == {"labels_per_class", "seed"}, "given by y and by random_state"
+    given = {"labels_per_class", "seed", "class_mix"}
+    assert options - parameters == given, "by y, by random_state and, since it is rarely asked for, in settings"
     matrix = {"model.precision_matrix": "full"}
     model = tiny(matrix, epochs=1, method="curriculum-labeling").fit(images, labels)
     assert (model.settings_.method, model.settings_.model.precision_matrix) == ("curriculum-labeling", "full")

@@ -17,13 +17,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score, get_scorer
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    assert_all_finite,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import validate_data as validated
 
 from ebpl import api
 from ebpl.calibration.conformal import calibrate, check_enough
@@ -34,6 +29,7 @@ from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError
 from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions, predict
+from ebpl.models.weights import LOG_MIX, load_weights
 from ebpl.runs import Run
 from ebpl.runs.reader import PSEUDO_LABELS, read_table
 from ebpl.terminal import Silent, terminal_progress
@@ -99,7 +95,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     device : str
         "auto", "cpu" or "cuda".
     settings : mapping or None
-        Other settings by their full names, such as {"sgld.steps": 5}.
+        Other settings by their full names, such as {"sgld.steps": 5} or {"data.class_mix": "labels"}.
     image_shape : tuple, "row" or None
         Shape of rows: (H, W) or (H, W, C), or "row" for features that are not images. With the preset "features" they
         are taken as they are, with others each is scaled separately to 256 levels. An encoder takes only images.
@@ -312,7 +308,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         shape = shape_of(X)
         if shape is not None:
             X = np.asarray(X).reshape(len(X), -1)
-        rows: NDArray[Any] = validate_data(self, X, reset=reset)
+        rows: NDArray[Any] = validated(self, X, reset=reset)
         if reset:
             given = self.image_shape if shape is None or self.image_shape is not None else shape
             features = self.preset == "features" and not self.encoder
@@ -355,7 +351,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         state: dict[str, Any] = dict(super().__getstate__())
         if "model_" in state:
             model = state["model_"]
-            weights = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+            tensors = {**model.state_dict(), LOG_MIX: model.log_mix}
+            weights = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
             state["model_"] = {"architecture": asdict(model.architecture), "weights": weights}
         return state
 
@@ -364,7 +361,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             import torch
 
             model = Architecture(**stored["architecture"]).build()
-            model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in stored["weights"].items()})
+            load_weights(model, {name: torch.from_numpy(array.copy()) for name, array in stored["weights"].items()})
             state = {**state, "model_": model.eval()}
         super().__setstate__(state)
 

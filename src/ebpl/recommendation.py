@@ -1,8 +1,8 @@
 """Which settings to train with: those that were given, else those that the images themselves call for.
 
 A pretrained encoder helps with images that are like those it was trained on. Whether they are is found out by
-cross-validation on the labels: its features are compared with plain colours and textures, which anything that learns
-from nothing finds as well. So is whether learning from nothing needs larger images than 32 x 32, on a GPU.
+cross-validation on the labels: its features are compared with plain colours and textures, which any network finds that
+learns from nothing. So is whether learning from nothing needs larger images than 32 x 32, on a GPU.
 """
 
 from __future__ import annotations
