@@ -5,13 +5,16 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: demo test check format docs reproduced readme benchmarks test-gpu test-ray test-browser torture clean
+.PHONY: demo test check format docs reproduced readme benchmarks test-gpu test-ray test-browser test-slow torture clean
 
 demo: .venv/core  ## EBPL beside its baseline on scikit-learn's digits: a table and a reliability diagram
 	$(BIN)/ebpl demo
 
-test: .venv/dev  ## all tests that need no GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+test: .venv/dev  ## all tests that need no GPU and no browser and are not slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m "not browser and not slow"
+
+test-slow: .venv/dev  ## further cases of what quicker tests show
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow
 
 check: .venv/dev  ## style and types
 	$(BIN)/ruff format --check .

@@ -79,8 +79,8 @@ def train(
     >>> run = ebpl.train("digits", run="runs/first", epochs=2, pseudo_labels="none")
     >>> sorted(ebpl.evaluate(run))[:3]
     ['accuracy', 'adaptive_ece', 'aurc']
-    >>> [run.path.as_posix() for run in ebpl.train("digits", seeds=[0, 1], run="runs/two", epochs=1)]
-    ['runs/two/seed-0', 'runs/two/seed-1']
+    >>> [each.path.name for each in ebpl.train("digits", seeds=[0, 1], run="runs/two", epochs=1, pseudo_labels="none")]
+    ['seed-0', 'seed-1']
     """
     begun, limit, changes = time.monotonic(), checked_limit(time_limit), {**(set or {}), **changes}
     several = None if seeds is None else checked_seeds(seeds)

@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory):
     return finished
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [m if m == "ebpl" else pytest.param(m, marks=pytest.mark.slow) for m in MODES])
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(tmp_path: Path, undisturbed, mode: str) -> None:
     run = tmp_path / "run"
     # before the first epoch is done; in the initial training; at the first step; between two steps, while files are

@@ -298,7 +298,7 @@ def test_the_file_and_its_card_name_the_encoder_with_licence_and_source_but_no_f
     assert str(encoded.path.parent) not in path.read_bytes().decode("latin1")
 
 
-@pytest.mark.parametrize("of", [lambda: blobs(), lambda: in_color()])
+@pytest.mark.parametrize("of", [pytest.param(lambda: blobs(), marks=pytest.mark.slow), lambda: in_color()])
 def test_a_fine_tuned_encoder_is_in_the_file_with_what_it_learned(of: Callable[[], ImageSet]) -> None:
     few = {"model.components": 8, "optim.updates_per_epoch": 1, "optim.batch_size": 4, "sgld.buffer_size": 64}
     how = {"fine_tune": "last", "encoder": small(size=32).info.name, "epochs": 1}
