@@ -6,6 +6,8 @@ Sohn et al. 2020, "FixMatch: Simplifying Semi-Supervised Learning with Consisten
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from ebpl.config import Settings
 from ebpl.methods import Method
 from ebpl.training.losses import Consistency, LossTerm, supervised_terms
@@ -23,17 +25,38 @@ class FixMatch(Consistency):
         super().__init__(weight, threshold)
         self.ratio = ratio
 
+    @classmethod
+    def terms(cls, settings: Settings) -> list[LossTerm]:
+        """The supervised terms and this one, as the settings have it."""
+        chosen = settings.unlabeled
+        weight = WEIGHT if chosen.weight is None else chosen.weight
+        return [*supervised_terms(settings), cls._of(weight, chosen.ratio or RATIO, settings)]
 
-def _terms(settings: Settings) -> list[LossTerm]:
-    chosen = settings.unlabeled
-    weight = WEIGHT if chosen.weight is None else chosen.weight
-    return [*supervised_terms(settings), FixMatch(weight, chosen.threshold, chosen.ratio or RATIO)]
+    @classmethod
+    def _of(cls, weight: float, ratio: int, settings: Settings) -> FixMatch:
+        return cls(weight, settings.unlabeled.threshold, ratio)
+
+
+class AdaptiveFixMatch(FixMatch):
+    """FixMatch with moving averages over the weak views in place of a fixed threshold."""
+
+    def __init__(self, weight: float = WEIGHT, ratio: int = RATIO, momentum: float = 0.999) -> None:
+        super().__init__(weight, ratio=ratio)
+        self.momentum = momentum
+
+    @classmethod
+    def _of(cls, weight: float, ratio: int, settings: Settings) -> FixMatch:
+        return cls(weight, ratio, settings.unlabeled.momentum)
+
+    def follow(self, average: Tensor, value: Tensor) -> None:
+        """Move an average towards a value of this update."""
+        average.lerp_(value, 1 - self.momentum)
 
 
 METHOD = Method(
     "FixMatch",
     "strong views are taught the class predicted for weak views, above a threshold (Sohn et al. 2020)",
-    _terms,
+    FixMatch.terms,
     pseudo_labels=False,
     takes_features=False,
 )

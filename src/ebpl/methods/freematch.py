@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ebpl.config import Settings
 from ebpl.methods import Method
-from ebpl.methods.fixmatch import RATIO, WEIGHT, FixMatch
+from ebpl.methods.fixmatch import AdaptiveFixMatch
 from ebpl.models import HybridModel
-from ebpl.training.losses import Loss, LossTerm, Outputs, Views, predicted_class, supervised_terms
+from ebpl.training.losses import Loss, Outputs, Views, predicted_class
 
 if TYPE_CHECKING:
     from ebpl.training.train_step import TrainStep
@@ -25,18 +24,14 @@ FAIRNESS = 0.01
 """The paper's w_f."""
 
 
-class FreeMatch(FixMatch):
+class FreeMatch(AdaptiveFixMatch):
     """Consistency above self-adaptive thresholds, and self-adaptive fairness.
 
     The memory holds the paper's tau (mean confidence), p (mean prediction) and h (how often each class is predicted),
     moving averages over the weak views.
     """
 
-    logs = (*FixMatch.logs, "threshold", "fairness")
-
-    def __init__(self, weight: float = WEIGHT, ratio: int = RATIO, momentum: float = 0.999) -> None:
-        super().__init__(weight, ratio=ratio)
-        self.momentum = momentum
+    logs = (*AdaptiveFixMatch.logs, "threshold", "fairness")
 
     def memory(self, classes: int) -> dict[str, Tensor]:
         even = torch.full((classes,), 1 / classes)
@@ -52,7 +47,7 @@ class FreeMatch(FixMatch):
         confidence, predicted = probabilities.amax(1), predicted_class(scores)
         memory, now = step.memory, {"tau": confidence.mean(), "p": probabilities.mean(0), "h": predicted.mean(0)}
         for name, value in now.items():
-            memory[name].lerp_(step.mean_of_all(value), 1 - self.momentum)
+            self.follow(memory[name], step.mean_of_all(value))
         thresholds = memory["tau"] * memory["p"] / memory["p"].max()
         return predicted * (confidence >= predicted @ thresholds)[:, None]
 
@@ -81,16 +76,10 @@ def _normalised(values: Tensor) -> Tensor:
     return values / values.sum().clamp(min=1e-12)
 
 
-def _terms(settings: Settings) -> list[LossTerm]:
-    chosen = settings.unlabeled
-    weight = WEIGHT if chosen.weight is None else chosen.weight
-    return [*supervised_terms(settings), FreeMatch(weight, chosen.ratio or RATIO, chosen.momentum)]
-
-
 METHOD = Method(
     "FreeMatch",
     "FixMatch with thresholds that follow the confidence in each class, and fairness (Wang et al. 2023)",
-    _terms,
+    FreeMatch.terms,
     pseudo_labels=False,
     takes_features=False,
 )

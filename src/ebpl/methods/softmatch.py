@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ebpl.config import Settings
 from ebpl.methods import Method
-from ebpl.methods.fixmatch import RATIO, WEIGHT, FixMatch
-from ebpl.training.losses import LossTerm, predicted_class, supervised_terms
+from ebpl.methods.fixmatch import AdaptiveFixMatch
+from ebpl.training.losses import predicted_class
 
 if TYPE_CHECKING:
     from ebpl.training.train_step import TrainStep
@@ -23,15 +22,11 @@ SIGMAS = 2.0
 """The variance is divided by its square, as in the authors' experiments."""
 
 
-class SoftMatch(FixMatch):
+class SoftMatch(AdaptiveFixMatch):
     """Consistency weighted by the confidence after uniform alignment.
 
     The memory holds mean and variance of that confidence and the mean prediction, moving averages over the weak views.
     """
-
-    def __init__(self, weight: float = WEIGHT, ratio: int = RATIO, momentum: float = 0.999) -> None:
-        super().__init__(weight, ratio=ratio)
-        self.momentum = momentum
 
     def memory(self, classes: int) -> dict[str, Tensor]:
         even = torch.full((classes,), 1 / classes)
@@ -39,31 +34,22 @@ class SoftMatch(FixMatch):
 
     def targets(self, step: TrainStep, scores: Tensor) -> Tensor:
         memory, probabilities = step.memory, scores.softmax(1)
-        self._follow(memory["p"], step.mean_of_all(probabilities.mean(0)))
+        self.follow(memory["p"], step.mean_of_all(probabilities.mean(0)))
         aligned = probabilities / memory["p"]  # times 1 / C, which the normalisation takes away
         confidence = (aligned / aligned.sum(1, keepdim=True)).amax(1)
         mean, count = step.mean_of_all(confidence.mean()), step.ranks.count * len(confidence)
         variance = step.mean_of_all((confidence - mean).square().mean()) * count / max(1, count - 1)
-        self._follow(memory["mean"], mean)
-        self._follow(memory["variance"], variance)
+        self.follow(memory["mean"], mean)
+        self.follow(memory["variance"], variance)
         below = (confidence - memory["mean"]).clamp(max=0)
         weights = torch.exp(-(below**2) * SIGMAS**2 / (2 * memory["variance"]))
         return predicted_class(scores) * weights[:, None]
-
-    def _follow(self, average: Tensor, value: Tensor) -> None:
-        average.lerp_(value, 1 - self.momentum)
-
-
-def _terms(settings: Settings) -> list[LossTerm]:
-    chosen = settings.unlabeled
-    weight = WEIGHT if chosen.weight is None else chosen.weight
-    return [*supervised_terms(settings), SoftMatch(weight, chosen.ratio or RATIO, chosen.momentum)]
 
 
 METHOD = Method(
     "SoftMatch",
     "FixMatch with weights that fall with the confidence, in place of a threshold (Chen et al. 2023)",
-    _terms,
+    SoftMatch.terms,
     pseudo_labels=False,
     takes_features=False,
 )
