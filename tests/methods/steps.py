@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebpl.training.losses import LossTerm, Outputs
+from ebpl.training.losses import Consistency, LossTerm, Outputs
 from ebpl.training.train_step import TrainStep
 from ebpl.training.trainer import Trainer
 from tests.helpers import quick, trainer_of
@@ -77,3 +77,14 @@ def prepared(method: str, **changes: Any) -> tuple[Trainer, TrainStep]:
         place.copy_(torch.arange(len(place)))
     step.generator.manual_seed(3)
     return training, step
+
+
+def check_two_processes(term: Consistency, scores: Tensor) -> None:
+    """Two processes with half of the images each have the targets and the memory of one with all."""
+    step, half = fake_step(term), len(scores) // 2
+    whole = term.targets(step, scores)
+    halves = in_two(term, lambda own, index: term.targets(own, scores[half * index : half * index + half]))
+    torch.testing.assert_close(torch.cat([targets for _, targets in halves]), whole)
+    for own, _ in halves:
+        for name, tensor in step.memory.items():
+            torch.testing.assert_close(own.memory[name], tensor)

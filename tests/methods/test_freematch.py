@@ -5,7 +5,7 @@ import torch
 from ebpl.methods.freematch import FreeMatch, fairness
 from ebpl.models import HybridModel
 from ebpl.training.losses import Views
-from tests.methods.steps import fake_step, in_two, outputs_of, prepared, random_scores, softmax
+from tests.methods.steps import check_two_processes, fake_step, outputs_of, prepared, random_scores, softmax
 
 MODEL: HybridModel = None  # type: ignore[assignment] # the loss is one of scores alone
 
@@ -84,14 +84,7 @@ def test_the_loss_has_fairness_at_the_papers_weight() -> None:
 
 
 def test_two_processes_have_the_thresholds_of_one() -> None:
-    term, scores = FreeMatch(momentum=0.5), random_scores(20)
-    step = fake_step(term)
-    whole = term.targets(step, scores)
-    halves = in_two(term, lambda own, index: term.targets(own, scores[10 * index : 10 * index + 10]))
-    torch.testing.assert_close(torch.cat([targets for _, targets in halves]), whole)
-    for own, _ in halves:
-        for name, tensor in step.memory.items():
-            torch.testing.assert_close(own.memory[name], tensor)
+    check_two_processes(FreeMatch(momentum=0.5), random_scores(20))
 
 
 def test_a_step_changes_the_memory_in_place() -> None:
