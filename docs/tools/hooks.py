@@ -71,6 +71,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "example record": records.example,
     "digits": partial(results.table, name="digits"),
     "table 1": results.table1,
+    "paper configuration": partial(results.table1, name="paper configuration"),
     "best": lambda root: results.unbroken(results.table(root, "best")),
     "parts of best": results.parts_of_best,
     "training time": partial(results.table, name="presets"),

@@ -26,9 +26,9 @@ def table(root: Path, name: str) -> str:
     return TABLES[name](_records(root))
 
 
-def table1(root: Path) -> str:
+def table1(root: Path, name: str = "table1") -> str:
     """The paper's table, with the three metrics of a cell below each other."""
-    return unbroken(table(root, "table1").replace(" / ", "<br>"))
+    return unbroken(table(root, name).replace(" / ", "<br>"))
 
 
 def unbroken(text: str) -> str:

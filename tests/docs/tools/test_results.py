@@ -47,6 +47,12 @@ def test_the_three_metrics_of_a_cell_stand_below_each_other() -> None:
     assert " / " not in text
 
 
+def test_the_papers_configuration_has_a_row_for_each_form_and_is_not_mixed_with_other_networks() -> None:
+    text = results.table1(ROOT, "paper configuration")
+    assert [line.split("|")[2].strip() for line in text.splitlines()[2:5]] == ["none", "hard", "soft"]
+    assert "(WRN-28-2; " in text
+
+
 def test_what_was_not_measured_is_said_so() -> None:
     assert results.stopping_points(Path()) == "Not measured yet."
     assert results.multi_run(Path(), "outliers") == "Not measured yet."
