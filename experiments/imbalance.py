@@ -31,18 +31,19 @@ from ebpl.encoders import encode_all
 from ebpl.errors import DataError
 from ebpl.io import write_json
 from ebpl.metrics import measure
-from ebpl.metrics.calibration import Floats
+from ebpl.metrics.calibration import Floats, expected_calibration_error
 from ebpl.models.predictions import predict
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
 from experiments.photos import with_test_images
 
-ENCODER = "efficientnet_lite0"
 LABELS_PER_CLASS = 10
 TAIL_HEAVY = 3
 """With tail-heavy labels the rarest class has this many times the labels of the most frequent one."""
 TESTED = 20_000
 """Test images that are drawn from the mix, with replacement, so that each image counts as its class does."""
+CHANCES = 50
+"""How often labels are drawn for what ECE a perfectly calibrated model would have."""
 LABELS = ("balanced", "random", "tail-heavy")
 MIXES = {"labels": "labels", "estimated": "auto", "known": None}
 """Class mixes to train with, by their setting; the true one is in a file."""
@@ -96,12 +97,36 @@ def imbalanced(images: ImageSet, ratio: float, kind: str, seed: int) -> Case:
     return Case(few, found, counts)
 
 
+def at_most(images: ImageSet, count: int | None) -> ImageSet:
+    """At most so many training images and half as many test images, the same for every seed."""
+    if count is None or images.test is None:
+        return images
+    random = np.random.default_rng(0)
+    parts = (
+        part.take(np.sort(random.permutation(len(part))[:most]))
+        for part, most in ((images.train, count), (images.test, count // 2))
+    )
+    train, test = parts
+    return replace(images, train=train, test=test)
+
+
 def measured(probabilities: Floats, test: Images, mix: Floats, seed: int) -> dict[str, float]:
     """Metrics on test images that are drawn from a mix."""
     random = np.random.default_rng(seed)
     weights = (mix / np.maximum(np.bincount(test.labels, minlength=len(mix)), 1))[test.labels]
     drawn = random.choice(len(test), TESTED, p=weights / weights.sum())
-    return measure(probabilities[drawn], test.labels[drawn])
+    found = measure(probabilities[drawn], test.labels[drawn])
+    return {**found, "ece_by_chance": by_chance(probabilities, drawn, random)}
+
+
+def by_chance(probabilities: Floats, drawn: NDArray[np.int64], random: np.random.Generator) -> float:
+    """The mean ECE of a perfectly calibrated model on these images, of which some were drawn often."""
+    guessed, errors = probabilities.argmax(1), []
+    for _ in range(CHANCES):
+        wrong = random.random(len(probabilities)) >= probabilities.max(1)
+        labels = np.where(wrong, (guessed + 1) % probabilities.shape[1], guessed)
+        errors.append(expected_calibration_error(probabilities[drawn], labels[drawn]))
+    return float(np.mean(errors))
 
 
 def trained(case: Case, settings: Settings, mix: str, seed: int) -> dict[str, Any]:
@@ -130,8 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.imbalance", description=__doc__)
     add = parser.add_argument
     add("folders", nargs="*", type=Path, metavar="FOLDER", help="class folders of photographs, learned from features")
-    add("--datasets", nargs="*", default=[], metavar="NAME", help="benchmarks, learned from pixels")
-    add("--preset", default="best", help="for benchmarks")
+    add("--datasets", nargs="*", default=[], metavar="NAME", help="benchmarks")
+    add("--preset", default="best", help="for benchmarks; features learns from those of the encoder")
+    add("--at-most", type=int, metavar="N", help="take so many training images of a benchmark, and half as many others")
     add("--ratios", nargs="*", type=float, default=[1, 10, 50], metavar="N")
     add("--labels", nargs="*", choices=LABELS, default=LABELS, metavar="KIND", help=", ".join(LABELS))
     add("--mixes", nargs="*", choices=MIXES, default=list(MIXES), metavar="MIX", help=", ".join(MIXES))
@@ -147,16 +173,15 @@ def _data(options: argparse.Namespace) -> Iterator[tuple[ImageSet, Settings]]:
         return with_test_images(replace(images, test=None) if options.tune else images)
 
     for name in options.datasets:
-        yield with_test(load(name)), preset(options.preset, validation_fraction=0.0)
+        yield at_most(with_test(load(name)), options.at_most), preset(options.preset, validation_fraction=0.0)
     for folder in options.folders:
-        images = with_test(load(folder, image_size=224, skip_unreadable=True))
-        encode_all(images, ENCODER, terminal_progress())
-        yield images, preset("features", {"model.encoder": ENCODER, "data.validation_fraction": 0.0})
+        yield with_test(load(folder, image_size=224, skip_unreadable=True)), preset("features", validation_fraction=0.0)
 
 
 def _main(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     for images, chosen in _data(options):
+        encode_all(images, chosen.model.encoder, terminal_progress())
         for ratio, kind in cases(options.ratios, options.labels):
             for seed in parse_seeds(options.seeds):
                 path = options.results / f"{images.name}-{ratio:g}-{kind}-seed{seed}.json"

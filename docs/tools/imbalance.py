@@ -9,8 +9,8 @@ from docs.tools.results import unbroken
 from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
 
-METRICS = ("accuracy", "balanced_accuracy", "ece")
-TITLES = ("accuracy %", "balanced accuracy %", "ECE %", "mix off by, points")
+METRICS = ("accuracy", "balanced_accuracy", "ece", "ece_by_chance")
+TITLES = ("accuracy %", "balanced accuracy %", "ECE %", "ECE % by chance", "mix off by, points")
 
 
 def comparison(root: Path) -> str:

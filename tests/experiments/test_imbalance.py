@@ -52,6 +52,31 @@ def test_test_images_count_as_their_class_does() -> None:
     assert found["images"] == imbalance.TESTED
 
 
+def test_the_calibration_error_of_chance_falls_with_the_number_of_images_not_of_draws() -> None:
+    random = np.random.default_rng(0)
+
+    def of(images: int) -> float:
+        confidences = random.uniform(0.5, 1, images)
+        labels = (random.random(images) >= confidences).astype(np.int64)
+        test = Images(np.zeros((images, 1, 1, 1), np.uint8), labels)
+        mix = np.bincount(labels) / images
+        found = imbalance.measured(np.stack([confidences, 1 - confidences], 1), test, mix, 0)
+        assert found["ece"] == pytest.approx(found["ece_by_chance"], rel=0.7), "this model is calibrated"
+        return found["ece_by_chance"]
+
+    assert of(6400) < 0.02 < 0.05 < of(100)
+
+
+def test_a_large_benchmark_is_cut_to_the_same_images_every_time() -> None:
+    data = whole()
+    data = replace(data, test=data.train.take(np.arange(90)))
+    cut, again = (imbalance.at_most(data, 100) for _ in range(2))
+    assert cut.test is not None
+    assert (len(cut.train), len(cut.test)) == (100, 50)
+    assert cut.fingerprint() == again.fingerprint() != data.fingerprint()
+    assert imbalance.at_most(data, None) is data
+
+
 def test_equal_classes_have_balanced_labels() -> None:
     assert list(imbalance.cases([1, 10], imbalance.LABELS)) == [
         (1, "balanced"),
@@ -79,7 +104,9 @@ def test_a_record_holds_what_was_trained_with_every_mix_and_is_made_once(
 
 
 def test_benchmarks_are_learned_from_pixels_with_a_preset() -> None:
-    options = type("Options", (), {"datasets": ["digits"], "folders": [], "preset": "quick", "tune": True})()
+    options = type(
+        "Options", (), {"datasets": ["digits"], "folders": [], "preset": "quick", "tune": True, "at_most": None}
+    )()
     ((images, settings),) = imbalance._data(options)
     assert images.test is not None
     assert settings.data.validation_fraction == 0

@@ -7,7 +7,7 @@ from docs.tools import imbalance
 
 
 def write(seed: int, accuracy: float) -> None:
-    measured = {"accuracy": accuracy, "balanced_accuracy": 0.5, "ece": 0.04, "nll": 1.0}
+    measured = {"accuracy": accuracy, "balanced_accuracy": 0.5, "ece": 0.04, "ece_by_chance": 0.03, "nll": 1.0}
     record = {
         "data": {"name": "cats"},
         "ratio": 10,
@@ -25,6 +25,30 @@ def test_seeds_are_averaged_for_each_class_mix() -> None:
     table = imbalance.comparison(Path())
     rows = [[cell.strip().replace("\u00a0", " ") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert rows == [
-        ["cats", "1:10", "75", "balanced", "labels", "2", "70.0 ± 14.1", "50.0 ± 0.0", "4.0 ± 0.0", "25.0 ± 0.0"],
-        ["cats", "1:10", "75", "balanced", "known", "2", "70.0 ± 14.1", "50.0 ± 0.0", "4.0 ± 0.0", "0.0 ± 0.0"],
+        [
+            "cats",
+            "1:10",
+            "75",
+            "balanced",
+            "labels",
+            "2",
+            "70.0 ± 14.1",
+            "50.0 ± 0.0",
+            "4.0 ± 0.0",
+            "3.0 ± 0.0",
+            "25.0 ± 0.0",
+        ],
+        [
+            "cats",
+            "1:10",
+            "75",
+            "balanced",
+            "known",
+            "2",
+            "70.0 ± 14.1",
+            "50.0 ± 0.0",
+            "4.0 ± 0.0",
+            "3.0 ± 0.0",
+            "0.0 ± 0.0",
+        ],
     ]
