@@ -216,7 +216,12 @@ def _main(options: argparse.Namespace) -> int:
         for few in options.labels:
             for seed in parse_seeds(options.seeds):
                 path = options.results / f"{images.name}-{Path(options.encoder).stem}-{few}-seed{seed}.json"
-                common = {"data.labels_per_class": few, "data.validation_fraction": 0.0, "seed": seed}
+                common = {
+                    "data.labels_per_class": few,
+                    "data.validation_fraction": 0.0,
+                    "data.class_mix": "labels",  # as for the probes
+                    "seed": seed,
+                }
                 named = {"model.encoder": options.encoder, **common}
                 record: dict[str, Any] = (
                     json.loads(path.read_text("utf-8"))
