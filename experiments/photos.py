@@ -38,6 +38,7 @@ from ebpl.io import write_json
 from ebpl.metrics import measure
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
+from ebpl.training.probe import SQUARE_ROOT_MARGIN
 
 Floats = NDArray[np.float64]
 Answer = Callable[[Floats, NDArray[np.int64], Floats], Floats]
@@ -50,21 +51,20 @@ LENGTH = 10.0
 """Of a feature vector: regularisation is chosen from powers of ten around what suits it."""
 
 
-def _regression(rows: Floats, labels: NDArray[np.int64]) -> Any:
-    """Logistic regression whose C has the lowest cross-validated negative log-likelihood."""
+def _search(rows: Floats, labels: NDArray[np.int64]) -> Any:
+    """The search for the C of logistic regression that has the lowest cross-validated negative log-likelihood."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     grid = {"C": [0.01, 0.1, 1, 10, 100, 1000]}
-    search = GridSearchCV(LogisticRegression(max_iter=1000), grid, scoring="neg_log_loss", cv=folds)
-    return search.fit(rows, labels).best_estimator_
+    return GridSearchCV(LogisticRegression(max_iter=1000), grid, scoring="neg_log_loss", cv=folds).fit(rows, labels)
 
 
 def logistic_regression(rows: Floats, labels: NDArray[np.int64], others: Floats) -> Floats:
     """On the labelled rows."""
     known = labels >= 0
-    found: Floats = _regression(rows[known], labels[known]).predict_proba(others)
+    found: Floats = _search(rows[known], labels[known]).predict_proba(others)
     return found
 
 
@@ -93,7 +93,7 @@ def self_training(rows: Floats, labels: NDArray[np.int64], others: Floats) -> Fl
     from sklearn.semi_supervised import SelfTrainingClassifier
 
     known = labels >= 0
-    best = clone(_regression(rows[known], labels[known]))
+    best = clone(_search(rows[known], labels[known]).best_estimator_)
     found: Floats = SelfTrainingClassifier(best).fit(rows, labels).predict_proba(others)
     return found
 
@@ -138,6 +138,19 @@ def normalised(train: NDArray[np.float32], test: NDArray[np.float32]) -> tuple[F
     return first, second
 
 
+def suited(
+    train: NDArray[np.float32], test: NDArray[np.float32], labels: NDArray[np.int64]
+) -> tuple[Floats, Floats, bool]:
+    """Normalised features or, by the same rule as for EBPL, normalised square roots of them; and which they are."""
+    roots = [np.sign(rows) * np.sqrt(np.abs(rows)) for rows in (train, test)]
+    ways, known = [normalised(train, test), normalised(roots[0], roots[1])], labels >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's on convergence
+        plain, root = (-_search(rows[known], labels[known]).best_score_ for rows, _ in ways)
+    better = bool(root < (1 - SQUARE_ROOT_MARGIN) * plain)
+    return *ways[better], better
+
+
 def probed(images: ImageSet, settings: Settings, ways: Sequence[str]) -> dict[str, Any]:
     """Measures of these probes for one draw of labels, each with its seconds; encoding is not counted."""
     if not ways:
@@ -145,17 +158,18 @@ def probed(images: ImageSet, settings: Settings, ways: Sequence[str]) -> dict[st
     assert images.test is not None
     assert settings.model.encoder is not None
     encoder = load_encoder(settings.model.encoder)
-    rows, others = normalised(*(encoder.encode(part.pixels) for part in (images.train, images.test)))
     drawn = split_for(images, settings).labeled
     labels = np.full(len(images.train), -1)
     labels[drawn] = images.train.labels[drawn]
+    rows, others, root = suited(encoder.encode(images.train.pixels), encoder.encode(images.test.pixels), labels)
     found: dict[str, Any] = {}
     for name in ways:
         begun = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn's on convergence and on classes that were never chosen
             probabilities = PROBES[name](rows, labels, others)
-        found[name] = {**measure(probabilities, images.test.labels), "seconds": time.monotonic() - begun}
+        seconds = time.monotonic() - begun
+        found[name] = {**measure(probabilities, images.test.labels), "seconds": seconds, "square_root": root}
     return found
 
 
@@ -190,8 +204,8 @@ def _main(options: argparse.Namespace) -> int:
     for folder in options.folders:
 
         def read(size: int, folder: Path = folder) -> ImageSet:
-            images = load(folder, image_size=size, skip_unreadable=True)
-            return with_test_images(replace(images, test=None) if options.tune else images)
+            images = with_test_images(load(folder, image_size=size, skip_unreadable=True))
+            return with_test_images(replace(images, test=None)) if options.tune else images
 
         images = read(encoder.size)
         if not images.train.labeled.all():
@@ -202,7 +216,12 @@ def _main(options: argparse.Namespace) -> int:
         for few in options.labels:
             for seed in parse_seeds(options.seeds):
                 path = options.results / f"{images.name}-{Path(options.encoder).stem}-{few}-seed{seed}.json"
-                common = {"data.labels_per_class": few, "data.validation_fraction": 0.0, "seed": seed}
+                common = {
+                    "data.labels_per_class": few,
+                    "data.validation_fraction": 0.0,
+                    "data.class_mix": "labels",  # as for the probes
+                    "seed": seed,
+                }
                 named = {"model.encoder": options.encoder, **common}
                 record: dict[str, Any] = (
                     json.loads(path.read_text("utf-8"))

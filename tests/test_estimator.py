@@ -338,6 +338,12 @@ def test_an_encoder_takes_images_of_any_size(encoder: str, shape: tuple[int, ...
     assert model.score(images, truth) > 0.9
 
 
+def test_an_encoder_that_learns_has_its_own_preset_where_that_of_features_is_named() -> None:
+    for given in (None, "features", "fine-tuned"):
+        chosen = EBPLClassifier(preset=given, fine_tune="all", random_state=0)._chosen_settings()
+        assert (chosen.model.fine_tune, chosen.consistency) == ("all", ebpl.preset("fine-tuned").consistency)
+
+
 def test_a_fine_tuned_encoder_is_part_of_the_copies(images: np.ndarray, labels: np.ndarray) -> None:
     few = {"optim.updates_per_epoch": 1, "consistency.batch_size": 4, "curriculum.epochs": 1, "sgld.buffer_size": 64}
     how = {"encoder": small_encoder(size=32).info.name, "fine_tune": "last", "epochs": 1, "batch_size": 4}

@@ -68,6 +68,7 @@ def test_its_settings_have_todays_names(finished: Run) -> None:
         "sgld.buffer_size": 64,
         "curriculum.selection": "all",  # which the preset has changed since
         "model.stages": 3,  # whatever the size of the images
+        "model.square_root": "never",
     }
     assert finished.settings == ebpl.preset("quick", changes)
     assert ebpl.resume(finished).path == finished.path

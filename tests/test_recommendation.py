@@ -300,6 +300,15 @@ def test_nothing_is_compared_where_a_user_has_chosen(unasked: None) -> None:
         settings_for("photos", preset("quick"), "quick")
 
 
+def test_an_encoder_that_learns_has_its_own_preset_where_that_of_features_is_named(unasked: None) -> None:
+    changes = {"fine_tune": "last", "epochs": 4}
+    for given in (None, "features", "fine-tuned"):
+        assert settings_for(blobs(), preset=given, changes=changes)[0] == preset("fine-tuned", changes)
+    assert settings_for(blobs(), preset="features", changes={"fine_tune": "none"})[0] == preset("features")
+    kept = preset("features", changes)
+    assert settings_for(blobs(), kept)[0] == kept, "whole settings are taken as they are"
+
+
 @pytest.mark.usefixtures("unasked")
 def test_nothing_is_compared_for_a_method_that_needs_views_of_images() -> None:
     chosen, size = settings_for(striped_folder(), changes={"method": "fixmatch", "device": "cpu"})

@@ -278,7 +278,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             wanted = "random_state" if twice == ["seed"] else " and ".join(name.rpartition(".")[2] for name in twice)
             raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
         learns = self.fine_tune not in (None, "none")
-        preset = self.preset or ("fine-tuned" if learns else "features" if self.encoder else None)
+        preset = self.preset or ("features" if self.encoder or learns else None)
+        preset = "fine-tuned" if learns and preset == "features" else preset
         chosen = presets.preset(preset) if preset else api.default_settings(self.device)
         chosen = chosen.changed({**further, **named})
         if (self.encoder or learns) and is_row(self.image_shape):

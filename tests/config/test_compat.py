@@ -137,7 +137,7 @@ OF_OLD = {new: old for old, new in OLD_NAMES.items()}
 NEWER = {
     *("model.backbone", "model.encoder", "model.components", "energy.clamp_images", "optim.weight_decay", "sgld.start"),
     *("model.fine_tune", "optim.encoder_lr_factor", "data.class_mix"),
-    "model.stages",
+    *("model.stages", "model.square_root"),
     *("optim.optimizer", "optim.lr_schedule", "optim.network_decay", "optim.label_smoothing"),
     *("unlabeled.weight", "unlabeled.ratio", "unlabeled.threshold", "unlabeled.momentum"),
 }

@@ -1,6 +1,7 @@
 """The comparison with probes on the features of an encoder, on pieces of two photographs."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +61,13 @@ def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
 
 
-def test_settings_are_tuned_on_images_that_are_not_test_images() -> None:
+@pytest.mark.parametrize("with_test", [True, False])
+def test_settings_are_tuned_on_images_that_are_not_test_images(with_test: bool) -> None:
     seen: list[set[bytes]] = []
     place = folder()
-    images = photos.load(place, image_size=32)
+    if not with_test:
+        shutil.rmtree(place / "test")
+    images = photos.with_test_images(photos.load(place, image_size=32))
     assert images.test is not None
     tested = {image.tobytes() for image in images.test.pixels}
     with pytest.MonkeyPatch.context() as patch:
@@ -109,3 +113,17 @@ def test_features_are_centred_on_the_training_images_and_of_one_length() -> None
     for rows in (first, second):
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), photos.LENGTH)
     assert np.linalg.norm(first.mean(0)) < 0.2 * photos.LENGTH, "before, all pointed in one direction"
+
+
+def test_probes_learn_from_square_roots_where_those_suit_the_labels_better() -> None:
+    random = np.random.default_rng(0)
+    truth = np.arange(90) % 3
+    even = np.eye(3, 12)[truth] + 0.3 * np.abs(random.normal(size=(90, 12)))
+    uneven = even + 20 * random.random((90, 12)) ** 4 * (np.arange(12) >= 9)
+    for rows, better in ((even, False), (uneven, True)):
+        train, test = rows[:60].astype(np.float32), rows[60:].astype(np.float32)
+        first, second, root = photos.suited(train, test, np.where(np.arange(60) < 30, truth[:60], -1))
+        expected = photos.normalised(np.sqrt(train), np.sqrt(test)) if better else photos.normalised(train, test)
+        assert root == better
+        np.testing.assert_allclose(first, expected[0])
+        np.testing.assert_allclose(second, expected[1])

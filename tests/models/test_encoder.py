@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from ebpl.config import Settings
 from ebpl.encoders import Encoder
 from ebpl.errors import RunError, UsageError
 from ebpl.models import build_backbone
@@ -65,6 +66,36 @@ def test_the_length_of_features_does_not_matter() -> None:
     built = backbone(tiny(5))
     built.fit(features)
     torch.testing.assert_close(built.scale(features * 7), built.scale(features))
+
+
+def with_choice(components: int = 3) -> EncodedImages:
+    options = options_of(tiny(5).info.name, components) | Settings().model.feature_options
+    built = build_backbone("encoder", options, (3, 64, 64))
+    assert isinstance(built, EncodedImages)
+    return built
+
+
+def test_square_roots_of_features_are_prepared_as_those_numbers_would_be() -> None:
+    features = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    features[0, 0] = 0
+    built, plain = with_choice(), backbone(tiny(5), components=3)
+    roots = torch.from_numpy(np.sign(features.numpy()) * np.sqrt(np.abs(features.numpy())))
+    for square_root, same in ((True, roots), (False, features)):
+        built.fit(features, square_root)
+        plain.fit(same)
+        assert built.takes_square_root == square_root
+        torch.testing.assert_close(built.scale(features), plain.scale(same), rtol=0, atol=1e-5)
+        torch.testing.assert_close(built.directions, plain.directions, rtol=0, atol=1e-5)
+
+
+def test_what_was_chosen_is_part_of_the_weights_and_models_of_before_have_no_choice() -> None:
+    features = torch.rand(60, 5, generator=torch.Generator().manual_seed(0))
+    built, loaded, before = with_choice(), with_choice(), backbone(tiny(5), components=3)
+    built.fit(features, square_root=True)
+    loaded.load_state_dict(built.state_dict())
+    assert torch.equal(loaded.scale(features), built.scale(features))
+    assert set(before.state_dict()) == {"center", "directions"}
+    assert set(built.state_dict()) == {"center", "directions", "power"}
 
 
 def test_another_encoder_of_the_same_name_is_refused() -> None:

@@ -23,11 +23,18 @@ def test_the_graph_is_symmetric_has_no_loops_and_its_largest_eigenvalue_is_one()
 
 
 def test_every_image_is_connected_to_those_most_similar_to_it() -> None:
-    rows = two_groups()
-    edges, unit = Graph.of(rows, 3).edges.toarray(), rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = two_groups() * np.array([9.0, 1, 1, 0.1])
+    edges, scaled = Graph.of(rows, 3).edges.toarray(), rows / (rows**2).mean(0) ** 0.25
+    unit = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
     similarity = unit @ unit.T - 2 * np.eye(len(rows))
     for image in range(len(rows)):
         assert set(np.argsort(-similarity[image])[:3]) <= set(np.flatnonzero(edges[image]))
+
+
+def test_a_component_that_is_zero_for_all_images_changes_nothing() -> None:
+    rows = two_groups()
+    wider = np.concatenate([rows, np.zeros((len(rows), 2))], axis=1)
+    np.testing.assert_allclose(Graph.of(wider).edges.toarray(), Graph.of(rows).edges.toarray())
 
 
 def test_the_graph_does_not_depend_on_how_many_rows_are_compared_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

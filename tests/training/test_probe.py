@@ -6,12 +6,25 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from torch.nn import functional as F
 
 from ebpl.calibration.class_mix import ClassMix
 from ebpl.config.presets import preset
+from ebpl.data.dataset import ImageSet, from_arrays
+from ebpl.data.sklearn_input import packed
 from ebpl.models import GaussianHead
-from ebpl.training.probe import AMOUNTS, DECAYS, fit_probe, logistic_regression, stratified_folds
+from ebpl.models.encoder import PrincipalComponents
+from ebpl.training.probe import (
+    AMOUNTS,
+    DECAYS,
+    SQUARE_ROOT_MARGIN,
+    _least_nll,
+    fit_probe,
+    logistic_regression,
+    stratified_folds,
+)
+from ebpl.training.trainer import Trainer
 from tests.encoders.helpers import tiny
 from tests.helpers import blobs, trainer_of
 
@@ -76,6 +89,54 @@ def test_cross_validation_measures_the_confidence_on_every_label() -> None:
     assert check is not None
     assert (check.images, check.folds) == (30, 5)
     assert "30 labels in 5-fold cross-validation" in str(check)
+
+
+def clusters(large: float, per_class: int = 10) -> ImageSet:
+    """Rows whose classes differ in small numbers; the first number is large in some of them, whatever their class."""
+    random = np.random.default_rng(0)
+    truth = np.arange(240) % CLASSES
+    rows = np.eye(CLASSES, 12)[truth] + 0.3 * np.abs(random.normal(size=(240, 12)))
+    rows[:, -3:] += large * random.random((240, 3)) ** 4
+    labels = np.where(np.arange(240) < CLASSES * per_class, truth, -1)
+    return from_arrays(packed(rows.astype(np.float32)), labels)
+
+
+def power_for(large: float, square_root: str = "auto", per_class: int = 10) -> tuple[bool, Trainer]:
+    settings = preset("features", {"model.encoder": None, "model.backbone": "rows", "model.components": 6})
+    made = trainer_of(settings.changed({"model.square_root": square_root}), clusters(large, per_class))
+    backbone = made.training_set.backbone
+    assert isinstance(backbone, PrincipalComponents)
+    return backbone.takes_square_root, made
+
+
+def test_square_roots_are_taken_where_cross_validation_is_clearly_in_favour() -> None:
+    assert [power_for(large)[0] for large in (0.0, 20.0)] == [False, True]
+    assert [power_for(large, "always")[0] for large in (0.0, 20.0)] == [True, True]
+    assert [power_for(large, "never")[0] for large in (0.0, 20.0)] == [False, False]
+    assert not power_for(20.0, per_class=1)[0], "nothing to validate on"
+
+
+def test_a_user_is_told_when_square_roots_are_learned_from() -> None:
+    told = "the square roots of the features are learned from"
+    assert [told in power_for(large)[1].introduction() for large in (0.0, 20.0)] == [False, True]
+
+
+def test_the_choice_is_that_of_logistic_regression_of_scikit_learn() -> None:
+    _, trainer = power_for(20.0)
+    images, found = trainer.training_set, []
+    backbone, folds = images.backbone, stratified_folds(images.labels, 0)
+    for square_root in (False, True):
+        backbone.fit(images.inputs, square_root)  # type: ignore[call-arg]
+        rows, losses = backbone.scale(images.inputs[: images.labeled]).double().numpy(), []
+        for decay in DECAYS:
+            said = np.zeros((len(rows), CLASSES))
+            for learned, seen in folds:
+                model = LogisticRegression(C=1 / (decay * len(learned)), max_iter=5000)
+                said[seen] = model.fit(rows[learned], images.labels[learned]).predict_proba(rows[seen])
+            losses.append(log_loss(images.labels, said))
+        found.append(min(losses))
+        assert _least_nll(backbone, images, images.labeled, folds) == pytest.approx(found[-1], rel=2e-2)  # type: ignore[arg-type]
+    assert found[1] < (1 - SQUARE_ROOT_MARGIN) * found[0]
 
 
 def test_a_class_with_one_label_leaves_nothing_to_validate_on() -> None:

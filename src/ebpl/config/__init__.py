@@ -74,6 +74,9 @@ class ModelSettings:
         None, "learn from the features of this pretrained encoder, see ebpl encoders (default: none)", option=True
     )
     components: int = _setting(128, "principal components of an encoder's features", low=1, high=100_000)
+    square_root: Literal["auto", "always", "never"] = _setting(
+        "auto", "take the square root of a frozen encoder's features (auto: where it suits the labels clearly better)"
+    )
     fine_tune: Literal["none", "last", "all"] = _setting(
         "none", "which of the encoder's weights are learned too: none, those of its last blocks, or all", option=True
     )
@@ -91,6 +94,11 @@ class ModelSettings:
     def frozen_encoder(self) -> str | None:
         """The encoder, if it stays as it is."""
         return self.encoder if self.fine_tune == "none" else None
+
+    @property
+    def feature_options(self) -> dict[str, int]:
+        """Options of a model on features: whether their square root may be taken. Models of before have none."""
+        return {} if self.square_root == "never" else {"square_root": 1}
 
     @property
     def network(self) -> str:

@@ -58,7 +58,7 @@ OLD_NAMES = {
 """Settings of version 0.1, which had no groups."""
 RETIRED: dict[str, Any] = {"strong": 0.0, "mixed": "all", "guard_every": 10}
 """Settings of version 0.1 that are gone, with the value at which nothing changes without them."""
-BEFORE: dict[str, Any] = {"model.stages": 3}
+BEFORE: dict[str, Any] = {"model.stages": 3, "model.square_root": "never"}
 """What runs were trained with before there was such a setting, where that is not its default."""
 OLD_COLUMNS = {"asked": "mask_rate", "gap": "energy_gap"}
 """Columns of metrics.csv and names of curves."""

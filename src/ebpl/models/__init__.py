@@ -56,6 +56,10 @@ class Backbone(nn.Module):
     def fit(self, prepared: Tensor) -> None:
         """Before training: take from the training images what the network needs to know of them, here nothing."""
 
+    def notes(self) -> list[str]:
+        """What a user is told of how it was fitted."""
+        return []
+
     def initialise(self, generator: torch.Generator) -> None:
         """Fresh parameters, from this generator only."""
         raise NotImplementedError
@@ -224,14 +228,15 @@ class Architecture:
         if settings.encoder:
             from ebpl.models.encoder import options_of
 
-            return cls("encoder", image_shape, classes, precision, options_of(settings.encoder, settings.components))
+            options = options_of(settings.encoder, settings.components) | settings.feature_options
+            return cls("encoder", image_shape, classes, precision, options)
         options = {"depth": settings.depth, "width": settings.width}
         if settings.backbone == "wide_resnet":
             from ebpl.models.wide_resnet import stages_for
 
             options["stages"] = settings.stages or stages_for(*image_shape[1:])
         elif settings.backbone == "rows":
-            options = {"components": settings.components}
+            options = {"components": settings.components, **settings.feature_options}
         return cls(settings.backbone, image_shape, classes, precision, options)
 
     def build(self) -> HybridModel:

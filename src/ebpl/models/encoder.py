@@ -3,7 +3,8 @@
 The encoder itself is frozen and not part of the model's weights: they name it, with a digest by which another one is
 told apart. Its features keep their own geometry. They are brought to the same length, centred, brought to the same
 length again, and projected to their principal components, which all keep their share of the variance: whitening would
-raise the noise of the small ones.
+raise the noise of the small ones. Before all that, training may take their square root, which evens out a few features
+that are large in all images.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from ebpl.encoders import Encoder, fastest_device, load_encoder
 from ebpl.errors import RunError, UsageError
 from ebpl.models import Backbone
 
+CHOICE = "square_root"
+"""The option of models whose features may have been replaced by their square roots."""
+
 
 class PrincipalComponents(Backbone):
     """Features in, their principal components out; which features there are is for the classes below to say."""
@@ -29,12 +33,20 @@ class PrincipalComponents(Backbone):
     fixed = starts_from_probe = True
     center: Tensor
     directions: Tensor
+    power: Tensor | None
+    """Of the features, 1 or 1/2: it is chosen before training. None where there is no choice, and it is 1."""
 
-    def __init__(self, dimension: int, components: int) -> None:
+    def __init__(self, dimension: int, components: int, choice: bool = False) -> None:
         super().__init__()
         self.dimension = min(components, dimension)
+        self.register_buffer("power", torch.ones(()) if choice else None)
         self.register_buffer("center", torch.zeros(dimension))
         self.register_buffer("directions", torch.zeros(dimension, self.dimension))
+
+    @property
+    def takes_square_root(self) -> bool:
+        """Whether it takes the square root of features."""
+        return self.power is not None and bool(self.power < 1)
 
     def scale(self, prepared: Tensor) -> Tensor:
         """Principal components; over all images and components their mean square is one."""
@@ -48,20 +60,31 @@ class PrincipalComponents(Backbone):
         inside: Tensor = (features.double() / lengths).square().sum(1)
         return (1 - inside).clamp(min=0)
 
+    def _of_one_length(self, prepared: Tensor) -> Tensor:
+        rows = prepared.float()
+        if self.power is not None:  # without a branch on its value, which a GPU would have to be asked for
+            rows = torch.where(self.power < 1, rows.sign() * rows.abs().sqrt(), rows)
+        return F.normalize(rows)
+
     def _centered(self, prepared: Tensor) -> Tensor:
-        return F.normalize(F.normalize(prepared.float()) - self.center)
+        return F.normalize(self._of_one_length(prepared) - self.center)
 
     @torch.no_grad()
-    def fit(self, prepared: Tensor) -> None:
-        """Centre and principal components of the training images, labelled or not."""
-        self.center.zero_()
-        self.center.copy_(F.normalize(prepared.float()).mean(0))
+    def fit(self, prepared: Tensor, square_root: bool = False) -> None:
+        """Centre and principal components of the training images, labelled or not, or of their square roots."""
+        if self.power is not None:
+            self.power.fill_(0.5 if square_root else 1.0)
+        self.center.copy_(self._of_one_length(prepared).mean(0))
         rows = self._centered(prepared).double().cpu()
         moments = rows.T @ rows / len(rows)
         variances, vectors = (part.flip(-1)[..., : self.dimension] for part in torch.linalg.eigh(moments))
         signs = torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))  # a vector has no sign of its own
         factor = (self.dimension / variances.clamp(min=0).sum().clamp(min=1e-12)).sqrt()
         self.directions.copy_(vectors * signs * factor)
+
+    def notes(self) -> list[str]:
+        """Whether the features are replaced by their square roots."""
+        return ["the square roots of the features are learned from"] if self.takes_square_root else []
 
     def forward(self, rows: Tensor) -> Tensor:
         """The rows themselves: both heads stand on them."""
@@ -74,8 +97,8 @@ class PrincipalComponents(Backbone):
 class EncodedImages(PrincipalComponents):
     """Images (N, H, W, C) in, principal components of an encoder's features (N, components) out."""
 
-    def __init__(self, encoder: str, digest: str, dimension: int, components: int) -> None:
-        super().__init__(dimension, components)
+    def __init__(self, encoder: str, digest: str, dimension: int, components: int, choice: bool = False) -> None:
+        super().__init__(dimension, components, choice)
         self.encoder, self.digest = encoder, digest
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -158,7 +181,8 @@ def resizing_matrix(size: int, wanted: int) -> Tensor:
 
 def build(options: Mapping[str, Any], _: tuple[int, ...]) -> EncodedImages:
     """The features of the encoder that the options name."""
-    return EncodedImages(options["encoder"], options["digest"], options["dimension"], options["components"])
+    known = (options["encoder"], options["digest"], options["dimension"], options["components"])
+    return EncodedImages(*known, bool(options.get(CHOICE)))
 
 
 def options_of(encoder: str, components: int) -> dict[str, Any]:

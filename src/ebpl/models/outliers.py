@@ -135,8 +135,8 @@ def cross_validated_errors(backbone: Backbone, pixels: NDArray[np.uint8]) -> Flo
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(prepared)))
     for fold in range(ERROR_FOLDS):
         inside = order[fold::ERROR_FOLDS]
-        others = PrincipalComponents(len(backbone.center), backbone.dimension)
-        others.fit(prepared[np.setdiff1d(order, inside)])
+        others = PrincipalComponents(len(backbone.center), backbone.dimension, choice=backbone.power is not None)
+        others.fit(prepared[np.setdiff1d(order, inside)], backbone.takes_square_root)
         errors = others.reconstruction_error(others.scale(prepared[inside]))
         assert errors is not None
         found[inside] = errors.numpy()

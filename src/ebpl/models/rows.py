@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.data.sklearn_input import unpacked
-from ebpl.models.encoder import PrincipalComponents
+from ebpl.models.encoder import CHOICE, PrincipalComponents
 
 COMPONENTS = 128
 """Principal components where the options do not say."""
@@ -27,4 +27,4 @@ class Rows(PrincipalComponents):
 
 def build(options: Mapping[str, Any], shape: tuple[int, ...]) -> Rows:
     """For rows of as many numbers as images of the shape (C, H, W) are wide."""
-    return Rows(shape[2], options.get("components", COMPONENTS))
+    return Rows(shape[2], options.get("components", COMPONENTS), bool(options.get(CHOICE)))

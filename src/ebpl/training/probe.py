@@ -1,8 +1,9 @@
 """Where training on the features of an encoder starts: both heads fitted to the labels, without gradient descent.
 
 The classifier is logistic regression, the Gaussian head has the means and the common variances that it implies. How
-strongly it is regularised, and how far pseudo-labels are spread among neighbours, is chosen by cross-validation on the
-labels; so is what is known of the confidence before training.
+strongly it is regularised, whether it learns from the features or from their square roots, and how far pseudo-labels
+are spread among neighbours, is chosen by cross-validation on the labels; so is what is known of the confidence before
+training.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from ebpl.calibration import PRIOR_SCALE, CalibrationCheck, likeliest_temperature
 from ebpl.calibration.class_mix import ClassMix, estimate_mix
 from ebpl.models import HybridModel
+from ebpl.models.encoder import PrincipalComponents
 from ebpl.training.neighbors import Graph
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ left of each. It was much the same on three datasets of photographs with 5, 10 a
 known better than a few labels could tell: the logarithm had a standard deviation of 0.05 to 0.28 around it."""
 MOST_UNLABELED = 3000
 """Unlabelled images that take part in cross-validation."""
+SQUARE_ROOT_MARGIN = 0.05
+"""The square roots of features must lower the cross-validated negative log-likelihood by this share to be taken. With 5
+to 25 labels a class it was 7 to 16 % on blood cells, where they gain five points of accuracy, and -2 to 7 % on
+photographs of waste, where they change little."""
 LEAST_VARIANCE = 0.1
 """Of a feature within classes: about what the noise of training leaves, and enough for the steps of the chains."""
 
@@ -116,6 +122,33 @@ def fit_probe(
         expected = (1 - spreading) ** FLATTENED
         check = CalibrationCheck.cross_validated(_softmax(scores), labels, len(folds), expected)
     return Probe(weight, bias, decay, spreading, check, mix)
+
+
+def fit_backbone(images: TrainingSet, settings: Settings) -> None:
+    """Fit the backbone to all training images; to square roots of features where the settings or the labels say so."""
+    backbone, learned = images.backbone.to(images.inputs.device), images.labeled - images.held_out
+    backbone.fit(images.inputs)
+    if not isinstance(backbone, PrincipalComponents) or backbone.power is None:
+        return
+    if settings.model.square_root == "always":
+        backbone.fit(images.inputs, square_root=True)
+    elif folds := stratified_folds(images.labels[:learned], settings.seed):
+        plain = _least_nll(backbone, images, learned, folds)
+        backbone.fit(images.inputs, square_root=True)
+        if _least_nll(backbone, images, learned, folds) > (1 - SQUARE_ROOT_MARGIN) * plain:
+            backbone.fit(images.inputs)
+
+
+def _least_nll(
+    backbone: PrincipalComponents,
+    images: TrainingSet,
+    learned: int,
+    folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> float:
+    """Cross-validated negative log-likelihood of the first labels, at the weight decay that suits them best."""
+    rows, targets = backbone.scale(images.inputs[:learned]).cpu(), images.targets[:learned].cpu()
+    labels = images.labels[:learned]
+    return min(_nll(_cross_validated(rows, targets, folds, decay), labels) for decay in DECAYS)
 
 
 def stratified_folds(labels: NDArray[np.int64], seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:

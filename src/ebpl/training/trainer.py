@@ -61,7 +61,7 @@ class Trainer:
         # fresh weights say nothing of labels that were held out from others
         self.holdout = 0.0 if reinitialise else settings.curriculum.calibration_holdout
         self.training_set = TrainingSet.prepare(data, settings, self.holdout, model.features, self.device)
-        model.features.to(self.device).fit(self.training_set.inputs)
+        probe.fit_backbone(self.training_set, settings)
         self.state = TrainState(architecture, settings, self.device, ranks, model)
         self.state.targets = self.training_set.targets
         self.state.create_memory([term.memory(classes) for term in made])

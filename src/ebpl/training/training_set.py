@@ -153,6 +153,7 @@ class TrainingSet:
             f"{data.name}: {self.labeled} labelled, {self.unlabeled} unlabelled images of "
             f"{data.shape[2]} x {data.shape[1]} pixels in {len(data.classes)} classes; {chosen_by}",
             f"labels: {some_of(shown, 12)}",
+            *self.backbone.notes(),
         ]
 
     def holdout_lines(self, steps: bool, wanted: bool) -> list[str]:
