@@ -11,6 +11,7 @@ from ebpl.comparison import (
     colors_and_textures,
     cross_validated_accuracy,
     is_ahead,
+    quick_mix,
     size_for,
 )
 from tests.helpers import random_images
@@ -88,3 +89,20 @@ def test_a_lead_of_twenty_points_or_half_the_errors_is_reason_for_an_encoder(
     accuracy: float, plain: float, ahead: bool
 ) -> None:
     assert is_ahead(accuracy, plain, 0.2) == ahead
+
+
+def test_a_class_mix_is_estimated_only_where_features_tell_the_classes() -> None:
+    random = np.random.default_rng(0)
+    true = np.concatenate([np.arange(30) % 3, np.repeat([0, 1, 2], [80, 15, 5])])
+    labels = np.where(np.arange(len(true)) < 30, true, -1)
+    noise = torch.from_numpy(random.standard_normal((len(true), 5)).astype(np.float32))
+    told = noise + 4 * torch.nn.functional.one_hot(torch.from_numpy(true), 5)
+    mix, accuracy = quick_mix(told, labels, 3, 0)
+    assert mix is not None
+    assert accuracy is not None
+    assert accuracy > 0.9
+    assert mix.differs
+    assert np.abs(np.array(mix.shares) - [0.8, 0.15, 0.05]).max() < 0.1
+    assert quick_mix(noise, labels, 3, 0)[0] is None
+    labels[np.flatnonzero(labels == 2)[1:]] = -1
+    assert quick_mix(told, labels, 3, 0) == (None, None)

@@ -91,6 +91,56 @@ def test_unreadable_files_are_all_listed_and_stop_nothing(capsys) -> None:
     assert told["unreadable"][0]["reason"] == "the file is empty"
 
 
+def colored_folder(root: Path, unlabeled: tuple[int, int], labeled: tuple[int, int] = (8, 8)) -> Path:
+    """Dark cats and bright dogs, with so many of each among the unlabelled images."""
+    random = np.random.default_rng(0)
+    for folder, numbers in (("", labeled), ("unlabeled", unlabeled)):
+        for name, count, low in (("cats", numbers[0], 0), ("dogs", numbers[1], 150)):
+            (root / (folder or name)).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                image = random.integers(low, low + 100, (8, 8), dtype=np.uint8)
+                Image.fromarray(image).save(root / (folder or name) / f"{name}{i}.png")
+    return root
+
+
+def test_another_class_mix_of_the_unlabelled_images_is_estimated_and_told(capsys) -> None:
+    found = looked(colored_folder(Path("pets"), unlabeled=(90, 10)))
+    assert kinds(found) == {"class_mix": False}
+    assert "--class-mix auto" in found.problems[0].text
+    told = found.to_dict()["class_mix"]
+    assert told["labels"] == {"cats": 0.5, "dogs": 0.5}
+    assert told["differs"]
+    assert told["unlabeled"]["cats"] == pytest.approx(0.9, abs=0.08)
+    low, high = told["intervals"]["dogs"]
+    assert low < 0.1 < high
+    assert told["how"] == "by 100 images and plain colours and textures"
+    assert main(["inspect", "pets", "--no-timing"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "class mix of the labels: 8 of each class class mix of the unlabelled images: cats " in printed
+    assert "estimated by 100 images and plain colours and textures, with 95 % intervals" in printed
+
+
+def test_where_the_class_mix_is_that_of_the_labels_nothing_is_noted() -> None:
+    found = looked(colored_folder(Path("pets"), unlabeled=(50, 50)))
+    assert found.problems == ()
+    assert found.class_mix is not None
+    assert found.class_mix.unlabeled is not None
+    assert not found.class_mix.differs
+
+
+def test_a_class_mix_that_cannot_be_told_says_why() -> None:
+    nothing = looked(colored_folder(Path("labelled"), unlabeled=(0, 0))).class_mix
+    assert nothing is not None
+    assert (nothing.unlabeled, nothing.how) == (None, "there are no unlabelled images")
+    single = looked(colored_folder(Path("single"), unlabeled=(9, 9), labeled=(8, 1))).class_mix
+    assert single is not None
+    assert (single.unlabeled, single.how) == (None, "a class has a single label")
+    noise = looked(good_folder(Path("noise"), labeled=10)).class_mix
+    assert noise is not None
+    assert noise.unlabeled is None
+    assert "too few for an estimate" in noise.how
+
+
 def test_few_labels_and_imbalance_are_told_where_they_matter() -> None:
     few = good_folder(Path("few"), labeled=FEW_LABELS - 1)
     assert kinds(looked(few)) == {"few_labels": False}

@@ -11,18 +11,12 @@ from PIL import Image
 import ebpl
 from ebpl import recommendation
 from ebpl.cli import main
+from ebpl.comparison import MOST_CLASSES, MOST_LABELS, some_of_each_class
 from ebpl.config.presets import PRESETS, default_settings, nearest_preset, preset
 from ebpl.data.dataset import from_arrays
 from ebpl.encoders import Encoder, EncoderInfo
 from ebpl.errors import DataError, UsageError
-from ebpl.recommendation import (
-    MARGINS,
-    MOST_CLASSES,
-    MOST_LABELS,
-    PATIENCE,
-    recommend,
-    settings_for,
-)
+from ebpl.recommendation import MARGINS, PATIENCE, recommend, settings_for
 from ebpl.terminal import Silent
 from tests.encoders.helpers import description, export_onnx, tiny_network
 from tests.helpers import blobs, class_folders
@@ -248,14 +242,14 @@ def test_data_that_cannot_be_trained_on_is_refused_as_ever() -> None:
 def test_a_few_labels_of_each_class_are_compared_on() -> None:
     labels = np.repeat(np.arange(4), [500, 100, 30, 2])
     positions = np.flatnonzero(np.arange(len(labels)) != 7)
-    chosen = recommendation._sample(labels, positions, 0)
+    chosen = some_of_each_class(labels, positions, 0)
     assert np.bincount(labels[chosen]).tolist() == [75, 75, 30, 2]
     assert len(np.unique(chosen)) == len(chosen)
     assert 7 not in chosen
-    assert chosen.tolist() == recommendation._sample(labels, positions, 0).tolist()
-    assert chosen.tolist() != recommendation._sample(labels, positions, 1).tolist()
+    assert chosen.tolist() == some_of_each_class(labels, positions, 0).tolist()
+    assert chosen.tolist() != some_of_each_class(labels, positions, 1).tolist()
     many = np.repeat(np.arange(3 * MOST_CLASSES), 20)
-    chosen = recommendation._sample(many, np.arange(len(many)), 0)
+    chosen = some_of_each_class(many, np.arange(len(many)), 0)
     assert len(chosen) == MOST_LABELS
     assert len(np.unique(many[chosen])) == MOST_CLASSES
 

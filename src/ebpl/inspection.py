@@ -11,20 +11,25 @@ from typing import Any
 
 import numpy as np
 
+from ebpl.calibration.class_mix import ClassMix
+from ebpl.comparison import MOST_LABELS, PLAIN_SIZE, colors_and_textures, features_of, quick_mix
 from ebpl.config import Settings
 from ebpl.config.presets import default_settings, nearest_preset, preset
 from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates
-from ebpl.data.dataset import ImageSet, check
+from ebpl.data.dataset import UNLABELED, ImageSet, check
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
+from ebpl.encoders import fastest_device, load_encoder
 from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
-from ebpl.recommendation import ENCODING, Recommendation, listing, recommend
-from ebpl.terminal import Progress
+from ebpl.recommendation import ENCODING, Recommendation, Shown, listing, recommend, source_of
+from ebpl.terminal import Progress, Silent
 from ebpl.training.time_budget import Timing, time_training
 
 FEW_LABELS = 5
 """With fewer labels of a class, which images they are decides more than the training does."""
+MOST_UNLABELED = {False: 1000, True: 300}
+"""Unlabelled images that their class mix is estimated from, without an encoder and with one."""
 IMBALANCE = 5.0
 """With this ratio of labels the smallest class gets few pseudo-labels, and accuracy hardly shows it."""
 
@@ -49,6 +54,33 @@ class Suggestion:
     """None where it was not measured."""
 
 
+@dataclass(frozen=True)
+class MixFound:
+    """The class mix of the labels, and the one that the unlabelled images seem to have."""
+
+    labels: dict[str, float]
+    unlabeled: ClassMix | None
+    """None where it was not estimated."""
+    how: str
+    """What it was estimated from, or why it was not."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the unlabelled images seem to have another one than the labels."""
+        return self.unlabeled is not None and self.unlabeled.differs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON: shares by class."""
+        mix, classes = self.unlabeled, list(self.labels)
+        return {
+            "labels": self.labels,
+            "unlabeled": dict(zip(classes, mix.shares, strict=True)) if mix else None,
+            "intervals": dict(zip(classes, mix.interval, strict=True)) if mix and mix.interval else None,
+            "differs": self.differs,
+            "how": self.how,
+        }
+
+
 @dataclass(frozen=True, repr=False)
 class Inspection:
     """What `inspect` found."""
@@ -63,6 +95,8 @@ class Inspection:
     recommendation: Recommendation | None
     """Whether to use a pretrained encoder; None where no classifier can be trained on the data as it is."""
     suggestion: Suggestion | None
+    """None where no classifier can be trained on the data as it is."""
+    class_mix: MixFound | None = None
     """None where no classifier can be trained on the data as it is."""
 
     def __repr__(self) -> str:
@@ -87,6 +121,7 @@ class Inspection:
             "labels_used": self.used,
             "unlabeled": self.unlabeled,
             "imbalance": self.imbalance,
+            "class_mix": self.class_mix.to_dict() if self.class_mix else None,
             "sizes": [{"height": h, "width": w, "images": count} for (h, w), count in found.sizes.items()],
             "modes": found.kinds,
             "image_shape": list(found.shape) if found.shape else None,
@@ -130,7 +165,7 @@ def inspect(
     settings = default_settings()
     used, unlabeled, reason = _labels(found, settings)
     problems = list(_problems(found, duplicates, used, unlabeled, reason))
-    recommended, suggestion = None, None
+    recommended, suggestion, mix = None, None, None
     if reason is None:
         source = data if listing(data) else found.read()
         sides = np.repeat([max(size) for size in found.sizes], list(found.sizes.values()))
@@ -143,6 +178,8 @@ def inspect(
         elif recommended.image_size != image_size:
             image_size = recommended.image_size
             found = contents(data, data_dir=data_dir, image_size=image_size)
+        mix = _class_mix(source, used, recommended, settings, image_size, progress)
+        problems += _mixed(mix, recommended)
         measured, device = None, choose_device(settings.runtime).type
         if timing:
             problems += _busy(device)
@@ -155,7 +192,59 @@ def inspect(
         places = {"--data-dir": data_dir, "--image-size": image_size}
         command = _command(data, places, settings, skip=bool(found.unreadable))
         suggestion = Suggestion(_name(settings), command, device, measured)
-    return Inspection(found, duplicates, used, unlabeled, tuple(problems), recommended, suggestion)
+    return Inspection(found, duplicates, used, unlabeled, tuple(problems), recommended, suggestion, mix)
+
+
+def _class_mix(
+    data: Any,
+    used: dict[str, int],
+    recommended: Recommendation,
+    settings: Settings,
+    image_size: int | None,
+    progress: Progress | None,
+) -> MixFound:
+    """The class mix of the labels, and an estimate of that of the unlabelled images from some of them."""
+    labels = {name: count / sum(used.values()) for name, count in used.items()}
+    encoder = load_encoder(recommended.encoder, fastest_device()) if recommended.encoder else None
+    source = source_of(data, image_size, encoder.size if encoder else PLAIN_SIZE)
+    parts, random = split_for(source.images, settings), np.random.default_rng(settings.seed)
+    known = random.permutation(parts.labeled)
+    one_of_each = np.unique(source.images.train.labels[known], return_index=True)[1]
+    known = np.unique(np.concatenate([known[one_of_each], known[:MOST_LABELS]]))
+    unknown = random.permutation(parts.unlabeled)[: MOST_UNLABELED[encoder is not None]]
+    if not len(unknown):
+        return MixFound(labels, None, "there are no unlabelled images")
+    positions = np.concatenate([known, np.sort(unknown)])
+    shown = Shown(progress or Silent(), len(positions), "images", "estimate the class mix")
+    pixels, kept = source.pixels(positions, True, shown)
+    given = np.where(np.isin(kept, known), source.images.train.labels[kept], UNLABELED)
+    images = int((given == UNLABELED).sum())
+    if len(np.unique(given[given != UNLABELED])) < len(used) or not images:
+        return MixFound(labels, None, "too few images can be read")
+    rows = features_of(encoder, pixels, settings, shown) if encoder else colors_and_textures(pixels)
+    mix, accuracy = quick_mix(rows, given, len(used), settings.seed)
+    features = f"features of {encoder.info.name}" if encoder else "plain colours and textures"
+    if accuracy is None:
+        return MixFound(labels, None, "a class has a single label")
+    if mix is None:
+        why = f"logistic regression on {features} tells {100 * accuracy:.0f} % of the labels, too few for an estimate"
+        return MixFound(labels, None, why)
+    return MixFound(labels, mix, f"by {number_of(images, 'image')} and {features}")
+
+
+def _mixed(found: MixFound, recommended: Recommendation) -> Iterator[Problem]:
+    """What another class mix of the unlabelled images means for training."""
+    if not found.differs:
+        return
+    if recommended.encoder:
+        how = "Training estimates it from all of them, and probabilities are for it (--class-mix auto, the default)."
+    else:
+        how = (
+            "Probabilities are for the mix of the labels, and the classes that are rarer than there are predicted too "
+            "often, unless you train with --class-mix auto, which estimates the mix."
+        )
+    text = f"The unlabelled images seem to have another class mix than the labels. {how} If you know the mix, give it "
+    yield Problem("class_mix", False, text + "with --class-mix FILE: that is better than any estimate.")
 
 
 def _read_at(found: Contents, size: int | None) -> Contents:
@@ -222,7 +311,9 @@ def _problems(
     if smallest and largest / smallest >= IMBALANCE:
         names = sorted(used, key=used.__getitem__)
         text = f"{names[-1]} has {largest} labels and {names[0]} {smallest}, a ratio of {largest / smallest:.3g}. "
-        yield Problem("imbalance", False, text + "Label more of the rare ones, and trust F-score more than accuracy.")
+        yield Problem(
+            "imbalance", False, text + "Label more of the rare ones, and trust balanced accuracy more than accuracy."
+        )
     if reason is None and not unlabeled:
         yield Problem("no_unlabeled", False, "There are no unlabelled images to learn from, which is what EBPL is for.")
     if groups := duplicates.labeled_and_unlabeled:

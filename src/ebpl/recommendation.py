@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from ebpl.comparison import (
     DETAIL,
@@ -26,8 +24,10 @@ from ebpl.comparison import (
     accuracy_by_size,
     colors_and_textures,
     cross_validated_accuracy,
+    features_of,
     is_ahead,
     size_for,
+    some_of_each_class,
 )
 from ebpl.config import Settings
 from ebpl.config import presets as named
@@ -38,12 +38,10 @@ from ebpl.data.decode import FORMATS, in_threads, is_text, read_picture, resized
 from ebpl.data.folder import LARGEST_KEPT, Listed
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
-from ebpl.encoders import DEFAULT, Encoder, EncoderInfo, fastest_device, find_encoder, load_encoder
+from ebpl.encoders import DEFAULT, EncoderInfo, fastest_device, find_encoder, load_encoder
 from ebpl.errors import DataError, EbplError, UsageError, number_of
 from ebpl.launch import place
 from ebpl.methods import get_method
-from ebpl.models.encoder import EncodedImages
-from ebpl.rng import derived_seed
 from ebpl.terminal import Progress, Silent, duration
 
 if TYPE_CHECKING:
@@ -59,12 +57,11 @@ FINE_TUNED = "fine-tuned"
 MARGINS = {"quick": 0.1, "best": 0.17}
 """How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
 a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
-MOST_LABELS, MOST_CLASSES = 300, 30
-"""Labelled images that are compared on, and the classes that they are of, so that it stays quick."""
 LOOKED_AT = 20
 """Images whose size says whether all are small."""
 ENCODING = {"cpu": 0.06, "cuda": 0.005}
 """Seconds to read and encode an image, about."""
+COMPARED = "compare an encoder with learning from nothing"
 PATIENCE = 2.0
 """Seconds of silence before a bar is shown."""
 
@@ -187,7 +184,7 @@ def recommend(
     that cannot be trained on is an error.
     """
     info = find_encoder(DEFAULT)
-    source = _source(data, image_size, info.size)
+    source = source_of(data, image_size, info.size)
     if source.absent and not skip_unreadable:
         raise DataError(f"{source.images.name}: some images do not exist.")
     check(source.images)
@@ -197,7 +194,7 @@ def recommend(
     def nothing(reason: str) -> Recommendation:
         return Recommendation(preset, None, image_size, reason)
 
-    sample = _sample(source.images.train.labels, labeled, settings.seed)
+    sample = some_of_each_class(source.images.train.labels, labeled, settings.seed)
     longest = min(image_size or math.inf, _side(source, sample) if side is None else side)
     if longest <= LARGEST_KEPT:
         return nothing(
@@ -214,7 +211,7 @@ def recommend(
     sizes = listing(data) is not None and image_size is None and choose_device(settings.runtime).type == "cuda"
     if why and not sizes:
         return nothing(why)
-    shown = _Shown(progress or Silent(), len(sample))
+    shown = Shown(progress or Silent(), len(sample))
     images = source.read(sample, skip_unreadable, shown)
     if len(images.classes) < 2 or np.bincount(images.train.labels).min() < 2:
         return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
@@ -225,12 +222,12 @@ def recommend(
 
 
 def _compared_with_encoder(
-    nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: _Shown
+    nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: Shown
 ) -> Recommendation:
     """The recommendation to learn from nothing or, if its features are ahead, on those of the encoder."""
     labels = images.train.labels
     try:
-        rows = _features(load_encoder(info.name, fastest_device()), images, settings, shown)
+        rows = features_of(load_encoder(info.name, fastest_device()), images.train.pixels, settings, shown)
     except EbplError as error:
         return replace(nothing, reason=f"{info.name} could not be compared with learning from nothing. {error}")
     accuracy, plain = (
@@ -263,11 +260,11 @@ def _with_size(found: Recommendation, images: ImageSet, largest: float, seed: in
     return replace(found, image_size=size if size > PLAIN_SIZE else None, reason=reason, **numbers)
 
 
-class _Shown:
+class Shown:
     """A bar for work that takes longer than a moment."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._total, self._where = progress, total, ""
+    def __init__(self, progress: Progress, total: int, what: str = "labelled images", why: str = COMPARED) -> None:
+        self._progress, self._total, self._what, self._why, self._where = progress, total, what, why, ""
         self._begun, self._done, self._live = 0.0, 0, False
 
     def __call__(self, count: int, where: str) -> None:
@@ -276,15 +273,15 @@ class _Shown:
             self._where, self._begun, self._done, self._live = where, time.monotonic(), 0, False
         self._done += count
         if self._live:
-            self._progress.advance(count, f"{where} labelled images", {})
-            self._progress.epoch(f"{where} labelled images to compare an encoder with learning from nothing")
+            self._progress.advance(count, f"{where} {self._what}", {})
+            self._progress.epoch(f"{where} {self._what} to {self._why}")
         elif time.monotonic() - self._begun > PATIENCE and self._done < self._total:
             self._live = True
             self._progress.begin(self._total, self._done)
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """Labels of all images, and a way to the pixels of a few."""
 
     images: ImageSet
@@ -300,12 +297,20 @@ class _Source:
     side: Callable[[int], int]
     """The length of the longer side of a training image before it is resized."""
 
-    def read(self, positions: NDArray[np.int64], skip_unreadable: bool, shown: _Shown) -> ImageSet:
-        """The training images at these positions that can be read."""
+    def read(self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Shown) -> ImageSet:
+        """The labelled training images at these positions that can be read."""
+        pixels, kept = self.pixels(positions, skip_unreadable, shown)
+        labels = np.unique(self.images.train.labels[kept], return_inverse=True)
+        classes = tuple(self.images.classes[label] for label in labels[0])
+        return ImageSet(self.images.name, classes, Images(pixels, labels[1].astype(np.int64)))
+
+    def pixels(
+        self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Shown
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Training images that can be read, and their positions."""
         found, kept = [], []
-        for position, opened in zip(
-            positions.tolist(), in_threads(_or_none(self.open), positions.tolist()), strict=True
-        ):
+        read = in_threads(_or_none(self.open), positions.tolist())
+        for position, opened in zip(positions.tolist(), read, strict=True):
             shown(1, "reading")
             if opened is not None:
                 found.append(opened)
@@ -313,10 +318,8 @@ class _Source:
             elif not skip_unreadable:
                 raise DataError("An image cannot be read.")
         size = (found[0].shape[0], found[0].shape[1]) if found else (0, 0)
-        pixels = stacked(found, size, 1 if all(picture.ndim == 2 for picture in found) else 3)
-        labels = np.unique(self.images.train.labels[np.array(kept, np.int64)], return_inverse=True)
-        classes = tuple(self.images.classes[label] for label in labels[0])
-        return ImageSet(self.images.name, classes, Images(pixels, labels[1].astype(np.int64)))
+        gray = all(picture.ndim == 2 for picture in found)
+        return stacked(found, size, 1 if gray else 3), np.array(kept, np.int64)
 
 
 def _or_none(function: Callable[[int], Result]) -> Callable[[int], Result | None]:
@@ -331,7 +334,8 @@ def _or_none(function: Callable[[int], Result]) -> Callable[[int], Result | None
     return tried
 
 
-def _source(data: Data, image_size: int | None, encoder_size: int) -> _Source:
+def source_of(data: Data, image_size: int | None, encoder_size: int) -> Source:
+    """The data as a source; files are read at `image_size`, or else at the size of an encoder."""
     lister = listing(data)
     if lister is None:
         assert isinstance(data, ImageSet)
@@ -341,7 +345,7 @@ def _source(data: Data, image_size: int | None, encoder_size: int) -> _Source:
             pixels: NDArray[np.uint8] = data.train.pixels[position]
             return pixels[..., 0] if pixels.shape[2] == 1 else pixels
 
-        return _Source(data, sum(map(len, parts)), None, False, given, lambda _: max(data.shape[1:]))
+        return Source(data, sum(map(len, parts)), None, False, given, lambda _: max(data.shape[1:]))
     assert not isinstance(data, ImageSet)
     listed, size = lister(Path(data)), image_size or encoder_size
     number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
@@ -362,25 +366,17 @@ def _source(data: Data, image_size: int | None, encoder_size: int) -> _Source:
             return max(picture.size)
 
     images = ImageSet(listed.name, listed.classes, bare.get("train", nobody), validation=bare.get("validation"))
-    return _Source(images, len(listed.files), size, bool(listed.absent), opened, side)
+    return Source(images, len(listed.files), size, bool(listed.absent), opened, side)
 
 
-def _sample(labels: NDArray[np.int64], positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Some labelled images of each class, or of some classes where there are many: a function of the seed."""
-    random = np.random.RandomState(derived_seed(seed, "recommendation") % 2**32)
-    classes = random.permutation(np.unique(labels[positions]))[:MOST_CLASSES]
-    each = MOST_LABELS // len(classes)
-    return np.sort(np.concatenate([random.permutation(positions[labels[positions] == c])[:each] for c in classes]))
-
-
-def _side(source: _Source, sample: NDArray[np.int64]) -> float:
+def _side(source: Source, sample: NDArray[np.int64]) -> float:
     """The longer side of an image, by the headers of a few."""
     spread = sample[np.linspace(0, len(sample) - 1, min(LOOKED_AT, len(sample))).astype(int)]
     sides = [side for side in map(_or_none(source.side), spread.tolist()) if side is not None]
     return float(np.median(sides)) if sides else math.inf
 
 
-def _not_comparable(source: _Source, info: EncoderInfo, time_limit: float | None) -> str | None:
+def _not_comparable(source: Source, info: EncoderInfo, time_limit: float | None) -> str | None:
     """Why the encoder cannot be compared with learning from nothing, if it cannot."""
     if info.path is None:
         return (
@@ -392,11 +388,3 @@ def _not_comparable(source: _Source, info: EncoderInfo, time_limit: float | None
         many = number_of(source.count, "image")
         return f"An encoder needs about {duration(needed)} for {many}, which is more than half of the time limit."
     return None
-
-
-def _features(encoder: Encoder, images: ImageSet, settings: Settings, shown: _Shown) -> Tensor:
-    """The images as training on the features would see them, were they all that there is."""
-    features = torch.from_numpy(encoder.encode(images.train.pixels, lambda count: shown(count, "encoding")))
-    backbone = EncodedImages(encoder.info.name, encoder.digest, encoder.dimension, settings.model.components)
-    backbone.fit(features)
-    return backbone.scale(features)

@@ -245,6 +245,8 @@ def transfer_bar(name: str, total: int | None, done: int) -> Iterator[Callable[[
         yield lambda count: bar.advance(task, count)
 
 
+MOST_ROWS = 20
+"""Classes that a table shows."""
 MOST_COLUMNS = 5
 """As many seeds as fit beside each other on a terminal of 80 columns."""
 
@@ -280,6 +282,37 @@ def measures_table(
         cells = [in_words(key, result.get(key), words[name]) for name, result in results.items()]
         ends = [] if intervals is None else [interval_in_words(key, intervals.get(key))]
         table.add_row(METRICS[key].title, *cells, *ends)
+    return table
+
+
+def classes_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Recall, precision and confidence of each class, with intervals; of many classes those of the lowest recall."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def share(value: float | None, ends: Sequence[float] | None = None) -> str:
+        if value is None or not math.isfinite(value):
+            return "–"
+        return f"{100 * value:.1f} %" + (f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else "")
+
+    there = [row for row in rows if row["images"] or row["predicted"]]
+    if len(there) > MOST_ROWS:
+        there = sorted(there, key=lambda row: row["recall"] if row["images"] else math.inf)[:MOST_ROWS]
+    left_out = len(rows) - len(there)
+    title = "By class, with 95 % intervals"
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=f"{left_out} more classes are in --json." if left_out else None,
+        caption_justify="left",
+    )
+    table.add_column("class", overflow="fold")
+    for name in ("images", "recall", "precision", "confidence"):
+        table.add_column(name, justify="right")
+    for row in there:
+        of_recall, of_precision = (share(row[name], row[f"{name}_interval"]) for name in ("recall", "precision"))
+        cells = (str(row["images"]), of_recall, of_precision, share(row["confidence"]))
+        table.add_row(Text(harmless(row["class"]).replace("\n", r"\n")), *cells)
     return table
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,15 +51,24 @@ def tables(text: str) -> list[list[list[str]]]:
 
 def test_it_tells_data_labels_measures_reliability_settings_and_environment(run: Run) -> None:
     text = card(run)
-    _, labels, measures, classes, bins, steps, settings, environment = tables(text)
+    _, labels, measures, classes, bins, sets, promises, steps, settings, environment = tables(text)
     result = run.metrics()
     word = confidence_direction(result["metrics"]["overconfidence"], result["reliability"])
     assert [row[:2] for row in classes] == [[row["class"], str(row["images"])] for row in result["by_class"]]
-    assert [row[4] for row in classes] == [
-        f"{100 * low:.0f} to {100 * high:.0f} %" for low, high in (row["recall_interval"] for row in result["by_class"])
+    for cell, name, there in ((3, "recall", "images"), (5, "precision", "predicted")):
+        assert [row[cell] for row in classes] == [
+            f"{100 * row[f'{name}_interval'][0]:.0f} to {100 * row[f'{name}_interval'][1]:.0f} %" if row[there] else "-"
+            for row in result["by_class"]
+        ]
+    of_classes = result["prediction_sets"]["by_class"]
+    assert [row[:3] for row in sets] == [
+        [row["class"], str(row["images"]), f"{100 * row['coverage']:.1f} %"] for row in of_classes
     ]
+    assert f"at least {result['prediction_sets']['least_probability']:.4f}" in text
+    assert [row[0] for row in promises] == ["90 %", "95 %", "99 %"]
     assert [row[2] for row in steps] == [described_counts(step["classes"]) for step in result["pseudo_labels"]]
-    assert labels == [["0", "5"], ["1", "5"], ["2", "5"]]
+    assert labels == [[name, "5", "33.3 %", "33.3 %"] for name in "012"]
+    assert "Probabilities are for the class mix of the labels." in text
     assert f"15 labelled and {len(blobs().train) - 15} unlabelled images" in text
     assert measures == [
         [METRICS[n].title, in_words(n, result["metrics"][n], word), interval_in_words(n, result["intervals"].get(n))]
@@ -148,7 +158,7 @@ def test_warnings_stand_before_all_sections(run: Run) -> None:
 def test_a_result_of_an_older_version_makes_a_card_without_what_it_lacks(run: Run) -> None:
     path = run.path / "test_metrics.json"
     result = json.loads(path.read_text())
-    for name in ("by_class", "never_predicted", "majority_share", "class_means"):
+    for name in ("by_class", "never_predicted", "majority_share", "class_means", "prediction_sets"):
         del result[name]
     for step in result["pseudo_labels"]:
         del step["classes"]
@@ -157,7 +167,54 @@ def test_a_result_of_an_older_version_makes_a_card_without_what_it_lacks(run: Ru
     path.write_text(json.dumps(result))
     text = card(run)
     assert "By class" not in text
+    assert "conformal" not in text
     assert "| balanced accuracy | – |" in text
+    (run.path / "details.npz").unlink()
+    assert "abstention" not in card(run)
+
+
+def test_classes_of_a_run_without_confidences_by_class_have_dashes(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    for row in result["by_class"]:
+        for name in ("predicted", "precision_interval", "confidence"):
+            del row[name]
+    path.write_text(json.dumps(result))
+    classes = tables(card(run))[3]
+    assert [row[5:7] for row in classes] == [["-", "-"]] * 3
+    assert [row[0] for row in classes] == ["0", "1", "2"]
+
+
+def test_the_class_mix_that_probabilities_are_for_is_shown_with_its_interval(run: Run) -> None:
+    path = run.path / "test_metrics.json"
+    result = json.loads(path.read_text())
+    mix = {"shares": [0.7, 0.2, 0.1], "log_ratio": [1.0, 0.0, -1.0], "interval": [[0.5, 0.8], [0.1, 0.4], [0, 0.2]]}
+    path.write_text(json.dumps({**result, "class_mix": mix}))
+    text = card(run)
+    assert tables(text)[1] == [
+        ["0", "5", "33.3 %", "70.0 %", "50 to 80 %"],
+        ["1", "5", "33.3 %", "20.0 %", "10 to 40 %"],
+        ["2", "5", "33.3 %", "10.0 %", "0 to 20 %"],
+    ]
+    assert "estimated in training" in text
+
+
+def test_a_file_of_shares_is_named_without_its_folder(run: Run) -> None:
+    settings = run.path / "settings.toml"
+    head = "[settings.data]\n"
+    settings.write_text(settings.read_text().replace(head, f'{head}class_mix = "/home/ada/secret/clinic.csv"\n'))
+    text = card(Run(run.path))
+    assert "secret" not in text
+    assert ["data.class_mix", "clinic.csv"] in tables(text)[-2]
+
+
+def test_where_an_accuracy_can_be_promised_the_confidence_is_named(run: Run) -> None:
+    confidences = np.full(300, 0.9, np.float32)
+    classes = np.zeros(300, np.uint16)
+    run.save_details({"test_confidences": confidences, "test_labels": classes, "test_truth": classes.astype(np.int16)})
+    rows = tables(card(run))[6]
+    assert rows[0] == ["90 %", "0.00", "100.0 %", "300 (99 to 100 %)"]
+    assert rows[2] == ["99 %", "none", "-", "-"]
 
 
 def test_it_claims_nothing_that_was_not_measured() -> None:
@@ -205,7 +262,7 @@ def test_names_of_classes_are_shown_as_they_are_and_make_no_markup() -> None:
     for tag in ("<script", "<img", "<b>", "<a "):
         assert tag not in page
     labels = tables(text)[1]
-    assert [name for name, _ in labels] == [" ".join(name.split()) for name in HOSTILE]
+    assert [name for name, *_ in labels] == [" ".join(name.split()) for name in HOSTILE]
 
 
 def test_it_tells_what_labels_that_waited_have_shown(monkeypatch: pytest.MonkeyPatch) -> None:

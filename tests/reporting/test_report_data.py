@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import ebpl
-from ebpl.data.dataset import Images, ImageSet, from_arrays
+from ebpl.data.dataset import ImageSet, from_arrays
 from ebpl.errors import DataError, RunError
-from ebpl.models.predictions import Predictions, predict
+from ebpl.models.predictions import predict
 from ebpl.reporting import report_data as seen
-from ebpl.reporting.report_data import Seen, Sight, energy_gap, interval, prediction_sets
+from ebpl.reporting.report_data import Sight, energy_gap
 from ebpl.runs import Run
 from ebpl.runs.reader import Stored
 from tests.helpers import blobs, class_folders, quick, write_png
@@ -280,24 +280,3 @@ def test_the_energy_gap_is_compared_with_the_spread_of_energies() -> None:
     assert "lower energies than images" in energy_gap(early)
     assert energy_gap(Stored(result={"training_energies": spread})) == ""
     assert energy_gap(Stored(history=[{"energy_gap": 1.0}])) == ""
-
-
-def test_prediction_sets_are_measured_where_there_are_labels_enough() -> None:
-    random = np.random.default_rng(0)
-    probabilities = random.dirichlet(np.full(3, 0.4), 400)
-    labels = np.array([random.choice(2, p=row[:2] / row[:2].sum()) for row in probabilities])
-    labels[:50] = -1
-
-    def some(count: int) -> Seen:
-        images = Images(np.zeros((count, 4, 4, 1), np.uint8), labels[:count])
-        return Seen("test images", images, Predictions(probabilities[:count], np.zeros(count)), np.arange(count), count)
-
-    found = prediction_sets(some(400), "abc")
-    assert found is not None
-    assert found["images"] == 350
-    assert found["coverage"] == pytest.approx(0.9, abs=0.04)
-    assert [row["class"] for row in found["rows"]] in (["a", "b"], ["b", "a"])
-    assert found["rows"][0]["coverage"] <= found["rows"][1]["coverage"]
-    assert found["interval"] == interval(found["coverage_interval"])
-    assert prediction_sets(some(69), "abc") is None
-    assert prediction_sets(some(70), "abc") is not None

@@ -74,7 +74,7 @@ def read(path: Path) -> Page:
 def test_a_finished_run_shows_everything(run_named: Named) -> None:
     run = run_named("with truth")
     found = read(ebpl.report(run, data=named_blobs()))
-    wanted = ["confidence", "coverage", "sets", "classes", "map", "mistakes", "uncertain", "labels", "energy"]
+    wanted = ["confidence", "coverage", "sets", "classes", "mix", "map", "mistakes", "uncertain", "labels", "energy"]
     assert found.sections == [*wanted, "pseudo-labels", "samples", "training", "settings"]
     assert "Not shown on this page" not in found.text
     accuracy = run.metrics()["metrics"]["accuracy"]
@@ -117,8 +117,8 @@ def test_html_in_file_names_and_in_every_stored_file_is_text(run_named: Named) -
 
 def test_without_ground_truth_it_says_what_cannot_be_known(run_named: Named) -> None:
     found = read(ebpl.report(run_named("without truth")))
-    wanted = ["confidence", "map", "uncertain", "labels", "energy", "pseudo-labels", "samples", "training", "settings"]
-    assert found.sections == wanted
+    wanted = ["confidence", "mix", "map", "uncertain", "labels", "energy", "pseudo-labels", "samples", "training"]
+    assert found.sections == [*wanted, "settings"]
     assert "Not shown on this page" not in found.text
     assert "are unlabelled, so accuracy was not measured" in found.text
     assert "How many predictions are right was not measured" in found.text
@@ -139,7 +139,8 @@ def test_the_baseline_has_no_energies(run_named: Named) -> None:
 def test_without_its_images_a_run_shows_what_it_wrote_down(run_named: Named) -> None:
     run = run_named("with truth")
     found = read(ebpl.report(run))
-    assert found.sections == ["confidence", "classes", "energy", "pseudo-labels", "samples", "training", "settings"]
+    wanted = ["confidence", "classes", "mix", "energy", "pseudo-labels", "samples", "training", "settings"]
+    assert found.sections == wanted
     assert "could not be looked at, so there are no pictures" in found.text
     assert f"Accuracy is {100 * run.metrics()['metrics']['accuracy']:.1f}\xa0% on the 30 test images" in found.text
 

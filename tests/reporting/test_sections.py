@@ -3,7 +3,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import precision_recall_fscore_support
 
 from ebpl.data.dataset import Images
 from ebpl.metrics import METRICS
@@ -31,40 +30,6 @@ def seen(probabilities: Any, labels: Any, energies: Any = None, paths: tuple[str
 def random_answers(count: int = 200) -> Seen:
     random = np.random.default_rng(0)
     return seen(random.dirichlet(np.ones(3), count), random.integers(0, 3, count))
-
-
-def test_the_table_of_classes_agrees_with_scikit_learn() -> None:
-    answers = random_answers()
-    probabilities, labels = answers.truth
-    expected = precision_recall_fscore_support(labels, probabilities.argmax(1))
-    for i, row in enumerate(sections.by_class(answers, CLASSES)["rows"]):
-        assert row["precision"] == f"{100 * expected[0][i]:.1f}\xa0%"
-        assert row["recall"] == f"{100 * expected[1][i]:.1f}\xa0%"
-        assert row["share"] == pytest.approx(expected[2][i])
-        assert row["images"] == str(expected[3][i])
-
-
-def test_a_class_that_never_occurs_has_dashes() -> None:
-    rows = sections.by_class(seen([[0.9, 0.1, 0], [0.2, 0.8, 0]], [0, 1]), CLASSES)["rows"]
-    assert (rows[2]["precision"], rows[2]["recall"], rows[2]["f_score"]) == ("–", "–", "–")
-
-
-def test_of_many_classes_the_worst_are_listed_and_there_is_no_matrix() -> None:
-    count = sections.MOST_CLASSES + 50
-    answers = seen(np.eye(count), [*range(1, 51), *range(50, count)])  # the first fifty are wrong
-    found = sections.by_class(answers, [f"c{i}" for i in range(count)])
-    assert found["matrix"] is None
-    assert found["left_out"] == 50
-    assert {row["name"] for row in found["rows"]} >= {f"c{i}" for i in range(1, 50)}
-
-
-def test_what_is_mixed_up_most_often_comes_first() -> None:
-    answers = seen([[1, 0, 0]] * 3 + [[0, 1, 0]] * 2 + [[0, 0, 1]], [1, 1, 1, 2, 2, 2])
-    mixed = sections.by_class(answers, CLASSES)["mixed"]
-    assert mixed == [
-        {"is": "b", "said": "a", "times": 3, "of": 3},
-        {"is": "c", "said": "b", "times": 2, "of": 3},
-    ]
 
 
 def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
@@ -95,15 +60,6 @@ def test_outliers_are_not_among_the_images_to_label_next() -> None:
     assert [each["name"] for each in found["pictures"]] == ["no. 101", "no. 102"]
 
 
-def test_the_recall_of_a_class_has_an_interval() -> None:
-    answers = random_answers()
-    probabilities, labels = answers.truth
-    for i, row in enumerate(sections.by_class(answers, CLASSES)["rows"]):
-        own = labels == i
-        low, high = wilson_interval(int((probabilities.argmax(1) == i)[own].sum()), int(own.sum()))
-        assert row["interval"] == f"{100 * low:.0f} to {100 * high:.0f}\xa0%"
-
-
 def test_results_by_class_come_first_where_one_class_is_several_times_another() -> None:
     def context(labelled: Any, labels: list[int]) -> Context:
         probabilities = np.tile([0.5, 0.3, 0.2], (len(labels), 1))
@@ -130,7 +86,9 @@ def test_the_coverage_table_agrees_with_a_count_by_hand() -> None:
     rows = sections.measures(probabilities, labels, "images")["coverages"]
     order = np.argsort(-probabilities.max(1), kind="stable")[:80]
     wrong = int((probabilities.argmax(1) != labels)[order].sum())
-    share, answered, at, right, mistakes = rows[3]
+    share, answered, at, right, ends, mistakes = rows[3]
+    low, high = wilson_interval(80 - wrong, 80)
+    assert ends == f"{100 * low:.0f} to {100 * high:.0f}\xa0%"
     assert (share, answered, mistakes) == ("80\xa0%", "80", str(wrong))
     assert right == f"{100 - 100 * wrong / 80:.1f}\xa0%"
     assert at == f"{100 * probabilities.max(1)[order[-1]]:.1f}\xa0%"
@@ -245,3 +203,11 @@ def test_intervals_of_a_foreign_run_are_shown_only_if_they_are_intervals() -> No
     bare = sections.stored_measures(Stored(result={"metrics": metrics, "intervals": [1, 2]}))
     assert bare is not None
     assert list(bare["intervals"]) == ["accuracy"]
+
+
+def test_it_is_said_from_which_confidence_on_an_accuracy_is_promised_or_that_it_is_not() -> None:
+    sure, labels = np.tile([0.98, 0.01, 0.01], (300, 1)), np.zeros(300, np.int64)
+    promise = sections.measures(sure, labels, "images")["promise"]
+    assert promise.startswith("By these images, images are labelled at a confidence of at least ")
+    assert "for an accuracy of 95 % with 95 % confidence" in promise
+    assert "cannot be promised from 20 labels" in sections.measures(sure[:20], labels[:20], "images")["promise"]

@@ -286,10 +286,29 @@ def _facts(found: Inspection) -> list[str]:
         lines.append("training takes them as {2} x {1} x {0} (width x height x channels)".format(*data.shape))
     if found.imbalance is not None:
         lines.append(f"largest to smallest class: {found.imbalance:.3g} to 1 in labels")
-        if found.unlabeled:
-            lines[-1] += "; if the unlabelled images have another mix, train with --class-mix auto"
+    lines += _mix(found)
     lines.append(f"exact duplicates: {found.duplicates.extra}")
     return [*lines, *data.notes]
+
+
+def _mix(found: Inspection) -> list[str]:
+    """The class mix of the labels, and that of the unlabelled images as far as it can be told."""
+    mix = found.class_mix
+    if mix is None:
+        return []
+    counts = set(found.used.values())
+    order = sorted(mix.labels, key=lambda name: -mix.labels[name])
+    shares = [f"{name} {100 * mix.labels[name]:.0f} %" for name in order]
+    labels = f"{counts.pop()} of each class" if len(counts) == 1 else some_of(shares, SHOWN, many="more classes")
+    lines = [f"class mix of the labels: {labels}"]
+    if mix.unlabeled is None:
+        lines.append(f"class mix of the unlabelled images: not known; {mix.how}")
+    elif mix.differs:
+        told = mix.unlabeled.described(found.contents.classes)
+        lines.append(f"class mix of the unlabelled images: {told}; estimated {mix.how}, with 95 % intervals")
+    else:
+        lines.append(f"class mix of the unlabelled images: may well be that of the labels, {mix.how}")
+    return lines
 
 
 def _details(found: Inspection, kind: str) -> list[str]:

@@ -41,7 +41,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from ebpl.inference.evaluate import evaluation, evaluation_of_seeds
     from ebpl.io import check_output, finite, write_json
     from ebpl.runs import Run, seed_folders
-    from ebpl.terminal import measures_table, seeds_table, show
+    from ebpl.terminal import classes_table, measures_table, seeds_table, show
 
     def title(run: Run) -> str:
         return str(options.data or f"{run.data_name}, test images")
@@ -68,6 +68,8 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.json:
         write_json(Path(options.json), result)
     show(table)
+    if rows := result.get("ensemble", result).get("by_class"):
+        show(classes_table(rows))
     if found := result.get("ensemble", result).get("prediction_sets"):
         print(_measured_sets(found))
     every = result.get("seeds", {"": result})

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.calibration import warnings_of
-from ebpl.calibration.conformal import check_coverage, check_method, cross_fitted, measure_sets
+from ebpl.calibration.conformal import calibrate, check_coverage, check_method, cross_fitted, measure_sets
 from ebpl.config import Settings
 from ebpl.data.dataset import Images
 from ebpl.devices import device_and_dtype
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ebpl.models import HybridModel
     from ebpl.training.trainer import Trainer
 
+SET_COVERAGE, LEAST_FOR_SETS = 0.9, 20
+"""The coverage of the prediction sets that report and model card show, and labels that they need."""
 MOST_ENERGIES = 5000
 MOST_DIGESTS = 200_000
 """Of more training images a run keeps no digests."""
@@ -54,6 +56,7 @@ def evaluate(
     set_method: str = "lac",
     by_class: bool = False,
     class_mix: str | os.PathLike[str] | None = None,
+    details: bool = False,
 ) -> dict[str, Any]:
     """All metrics of a run's weights: on its own test images, or on all labelled images of other data.
 
@@ -63,14 +66,19 @@ def evaluate(
     With a `coverage` there is an entry `prediction_sets`: how often the sets of `ebpl.predict_set` held the true class,
     and their mean size, each image by thresholds from the others. With a `class_mix`, probabilities are for it instead
     of that of the run: "labels", "balanced", or a CSV of class and share.
+
+    With `details` it is all that `ebpl evaluate --json` writes: `metrics` and their 95 % `intervals`, `by_class` with
+    recall, precision and confidence, the bins of the reliability diagram, and warnings, which are logged in any case.
     """
     how: dict[str, Any] = {"data_dir": data_dir, "skip_unreadable": skip_unreadable, "coverage": coverage}
     how |= {"set_method": set_method, "by_class": by_class, "class_mix": class_mix}
     if not isinstance(run, Run) and seed_folders(Path(run)):
         return evaluation_of_seeds(Path(run), data, **how)
     found = evaluation(run, data, **how)
-    for note in found["notes"]:
+    for note in (*found["notes"], *found["warnings"]):
         logging.getLogger("ebpl").warning("%s", note.removeprefix("Warning: "))
+    if details:
+        return found
     measures: dict[str, Any] = found["metrics"]
     return measures if coverage is None else {**measures, "prediction_sets": found["prediction_sets"]}
 
@@ -162,6 +170,15 @@ def _sets(
     return {"prediction_sets": {**asked, **measure_sets(inside, labels[known], classes)}}
 
 
+def _usual_sets(probabilities: Floats, labels: Labels, classes: Sequence[str]) -> dict[str, Any]:
+    """How the usual prediction sets do, and from which probability on a class is in them; nothing with few labels."""
+    if (labels >= 0).sum() < LEAST_FOR_SETS:
+        return {"prediction_sets": None}
+    sets = calibrate(probabilities, labels, SET_COVERAGE)
+    found = _sets(probabilities, labels, classes, SET_COVERAGE, sets.method, sets.by_class)
+    return {"prediction_sets": {**found["prediction_sets"], "least_probability": 1 - float(sets.thresholds[0])}}
+
+
 def finish(run: Run, trainer: Trainer) -> None:
     """Measure the finished model on the test images and write the run's last file, which marks it as finished."""
     data, state, settings = trainer.training_set.data, trainer.state, run.settings
@@ -172,6 +189,7 @@ def finish(run: Run, trainer: Trainer) -> None:
     if data.test is not None and data.test.labeled.any():
         probabilities = _predicted(model, settings, data.test)
         result = _evaluation(probabilities, data.test.labels, data.classes, chosen)
+        result |= _usual_sets(probabilities, data.test.labels, data.classes)
         arrays = {**_answers(probabilities, data.test.labels), **arrays}
         last = state.tempered(_predicted(state.predictor, settings, data.test))
         result["last"] = {"metrics": measure(last, data.test.labels)}
@@ -231,22 +249,32 @@ def _evaluation(
 
 def _classes(probabilities: Floats, labels: Labels, classes: Sequence[str]) -> dict[str, Any]:
     """What accuracy hides where classes are of different sizes."""
-    found, said = by_class(probabilities, labels), set(probabilities.argmax(1).tolist())
+    rows = class_rows(probabilities, labels, classes)
+    images = [row["images"] for row in rows]
     return {
-        "majority_share": float(found.images.max() / found.images.sum()),
-        "never_predicted": [name for i, name in enumerate(classes) if found.images[i] and i not in said],
-        "by_class": [
-            {
-                "class": name,
-                "images": int(found.images[i]),
-                "precision": float(found.precision[i]),
-                "recall": float(found.recall[i]),
-                "recall_interval": list(found.recall_interval[i]),
-                "f_score": float(found.f_score[i]),
-            }
-            for i, name in enumerate(classes)
-        ],
+        "majority_share": max(images) / sum(images),
+        "never_predicted": [row["class"] for row in rows if row["images"] and not row["predicted"]],
+        "by_class": rows,
     }
+
+
+def class_rows(probabilities: Floats, labels: Labels, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Measures of each class with 95 % intervals, for JSON; not a number where a class was not said or is not there."""
+    found = by_class(probabilities, labels)
+    return [
+        {
+            "class": name,
+            "images": int(found.images[i]),
+            "predicted": int(found.predicted[i]),
+            "precision": float(found.precision[i]),
+            "precision_interval": list(found.precision_interval[i]),
+            "confidence": float(found.confidence[i]),
+            "recall": float(found.recall[i]),
+            "recall_interval": list(found.recall_interval[i]),
+            "f_score": float(found.f_score[i]),
+        }
+        for i, name in enumerate(classes)
+    ]
 
 
 CURVES = ("cross_entropy", "energy_gap", "validation_accuracy", "validation_ece", "validation_confidence")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ebpl import __version__
 from ebpl.errors import RunError, UsageError, is_memory
+from ebpl.inference.class_mix import used_mix
 from ebpl.inference.model_card import encoder_name, model_card
 from ebpl.inference.sources import opened
 from ebpl.io import check_output, write_bytes, write_text
@@ -97,7 +98,7 @@ def export(
         facts |= {"parameters": model.parameter_count(), "outlier_energy": _outlier_energy(run)}
         card = model_card(run, description, facts, path.name)
         _describe(graph, onnx, _metadata(run, description, facts))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise RunError(f"What {run.path} tells of itself is damaged or of another version: {error!r}") from error
     write_bytes(path, graph.SerializeToString())
     write_text(card_path(path), card)
@@ -233,6 +234,10 @@ def _metadata(run: Run, description: dict[str, Any], facts: dict[str, Any]) -> d
         "training": json.dumps(training, ensure_ascii=False),
         "limits": "For research. Not a medical device.",
     }
+    if mix := used_mix(result, settings.data.class_mix):
+        made["class_mix"] = json.dumps(mix.shares)
+    if sets := result.get("prediction_sets"):
+        made["prediction_sets"] = json.dumps({name: sets[name] for name in ("wanted", "least_probability")})
     if facts["encoder"] is not None:
         made["encoder"] = json.dumps(facts["encoder"], ensure_ascii=False)
     if facts["outlier_energy"] is not None:

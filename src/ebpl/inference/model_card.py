@@ -9,17 +9,22 @@ from typing import Any
 
 from ebpl import __version__
 from ebpl.calibration import CalibrationCheck
+from ebpl.calibration.abstention import choose_threshold
 from ebpl.errors import number_of
+from ebpl.inference.class_mix import mix_name, used_mix
 from ebpl.methods import get_method
 from ebpl.metrics import METRICS, confidence_direction, in_words
+from ebpl.metrics.classification import wilson_interval
 from ebpl.metrics.intervals import interval_in_words
 from ebpl.runs import Run
-from ebpl.runs.reader import updates_of, warnings_of
+from ebpl.runs.reader import read_answers, updates_of, warnings_of
 from ebpl.terminal import duration, literal, markdown_table
 from ebpl.training import shortened
 from ebpl.training.relabel import described_counts
 
 MOST_CLASSES = 50
+ACCURACIES = (0.9, 0.95, 0.99)
+"""That the card says from which confidence on they are promised."""
 SHOWN_ENVIRONMENT = ("ebpl", "commit", "python", "torch", "numpy", "platform", "gpu", "device", "dtype", "processes")
 """Of the machine only what computes; no names, paths or command lines of people."""
 PAPER = "*Pseudo-label Learning with Calibrated Confidence Using an Energy-based Model* (Toba, Uchida, Hayashi)"
@@ -33,7 +38,9 @@ def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], fil
         "What it is": _what(run, description, facts, result["chosen"]["phase"]),
         "The file": _file(description, facts, file),
         "Data": _data(run, description, images),
+        "Class mix": _mix(run, result),
         "How well it does": _measures(result),
+        "Prediction sets and abstention": [*_sets(result.get("prediction_sets")), *_abstention(run)],
         "Intended use": [
             "Research, and sorting images of the same kind as the training images: from the same source, prepared the "
             "same way. Have a person look at what matters, first at labels with a low confidence and at outliers.",
@@ -50,7 +57,7 @@ def model_card(run: Run, description: dict[str, Any], facts: dict[str, Any], fil
     if told := warnings_of(result):
         parts += ["**Before you use this model:**", "\n".join(f"- {literal(text)}" for text in told)]
     for title, paragraphs in sections.items():
-        parts += [f"## {title}", *paragraphs]
+        parts += [f"## {title}", *paragraphs] if paragraphs else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -110,12 +117,10 @@ def encoder_name(network: str) -> str:
 
 
 def _settings(run: Run) -> list[tuple[str, str]]:
-    """All settings, with the encoder by its name alone."""
+    """All settings, with files by their names alone."""
     values = run.settings.to_dict()
-    return [
-        (name, _value(encoder_name(value) if name == "model.encoder" and value else value))
-        for name, value in values.items()
-    ]
+    short = {"model.encoder": encoder_name, "data.class_mix": mix_name}
+    return [(name, _value(short[name](value) if name in short and value else value)) for name, value in values.items()]
 
 
 def _file(description: dict[str, Any], facts: dict[str, Any], file: str) -> list[str]:
@@ -149,10 +154,28 @@ def _data(run: Run, description: dict[str, Any], images: dict[str, Any]) -> list
         f"{images['test'] or 'no'} labelled images tested it"
         + ("." if not images.get("test_in_training") else f"{_seen_before(images)}.")
     )
-    rows = [(literal(name), str(count)) for name, count in list(labelled.items())[:MOST_CLASSES]]
-    if len(labelled) > MOST_CLASSES:
-        rows.append((f"{len(labelled) - MOST_CLASSES} more classes", str(sum([*labelled.values()][MOST_CLASSES:]))))
-    return [*parts, markdown_table(["class", "labels used"], rows)]
+    return parts
+
+
+def _mix(run: Run, result: dict[str, Any]) -> list[str]:
+    """Which mix the labels have, and which one probabilities are for."""
+    mix = used_mix(result, run.settings.data.class_mix)
+    if mix is None:
+        return []
+    heads, rows = ["class", "labels used", "share of the labels", "probabilities are for"], []
+    for i, name in enumerate(mix.classes[:MOST_CLASSES]):
+        ends = [_ends(mix.interval[i])] if mix.interval else []
+        rows.append([literal(name), str(mix.labels[i]), _share(mix.label_shares[i]), _share(mix.shares[i]), *ends])
+    if more := len(mix.classes) - MOST_CLASSES:
+        labels, shares = sum(mix.labels[MOST_CLASSES:]), sum(mix.shares[MOST_CLASSES:])
+        rest = [f"{more} more classes", str(labels), _share(labels / sum(mix.labels)), _share(shares)]
+        rows += [[*rest, *(["-"] if mix.interval else [])]] if more > 0 else []
+    table = markdown_table([*heads, *(["95 % interval"] if mix.interval else [])], rows)
+    return [" ".join(mix.sentences()), table]
+
+
+def _ends(interval: Sequence[float]) -> str:
+    return f"{100 * interval[0]:.0f} to {100 * interval[1]:.0f} %"
 
 
 def _measures(result: dict[str, Any]) -> list[str]:
@@ -197,15 +220,63 @@ def _by_class(rows: Any) -> list[str]:
     """The table of classes, where the run holds one."""
     if not rows:
         return []
-    heads = ["class", "images", "precision", "recall", "95 % interval", "F-score"]
+    heads = ["class", "images", "recall", "95 % interval", "precision", "95 % interval", "confidence", "F-score"]
     lines = []
     for row in rows[:MOST_CLASSES]:
-        low, high = row["recall_interval"]
-        ends = f"{100 * low:.0f} to {100 * high:.0f} %" if row["images"] else "-"
-        precision, recall, score = (_share(row[name]) for name in ("precision", "recall", "f_score"))
-        lines.append([literal(row["class"]), f"{row['images']:.0f}", precision, recall, ends, score])
+        of_recall, of_precision = (
+            _ends(row[f"{name}_interval"]) if row.get(f"{name}_interval") and row.get(there) else "-"
+            for name, there in (("recall", "images"), ("precision", "predicted"))
+        )
+        recall, precision, sure, score = (_share(row.get(n)) for n in ("recall", "precision", "confidence", "f_score"))
+        images = f"{row['images']:.0f}"
+        lines.append([literal(row["class"]), images, recall, of_recall, precision, of_precision, sure, score])
     more = f" (the first {MOST_CLASSES} of {len(rows)})" if len(rows) > MOST_CLASSES else ""
-    return [f"By class{more}; the interval is that of the recall:", markdown_table(heads, lines)]
+    told = "the confidence is the mean over predictions of the class, and calibrated if it is the precision"
+    return [f"By class{more}; {told}:", markdown_table(heads, lines)]
+
+
+def _sets(found: Any) -> list[str]:
+    """How to make prediction sets, and how they did on the test images; nothing where the run did not measure it."""
+    if not found:
+        return []
+    ends, size = _ends(found["coverage_interval"]), f"{found['mean_size']:.2f}"
+    heads = ["class", "images", "coverage", "95 % interval", "mean size"]
+    rows = [
+        [literal(row["class"]), str(row["images"]), _share(row["coverage"]), _ends(row["coverage_interval"]),
+         f"{row['mean_size']:.2f}"]
+        for row in found["by_class"][:MOST_CLASSES] if row["images"]
+    ]  # fmt: skip
+    return [
+        f"The classes with a probability of at least {found['least_probability']:.4f} are a set that holds the true "
+        f"class of {100 * found['wanted']:g} % of images like the test images (split conformal prediction). Measured "
+        f"on the {found['images']} test images, each by a threshold from the others, {_share(found['coverage'])} of "
+        f"the sets held it (95 % interval {ends}), at a mean size of {size}; {_share(found['single'])} had one class "
+        f"and {_share(found['empty'])} none. It is not promised for each class:",
+        markdown_table(heads, rows),
+    ]
+
+
+def _abstention(run: Run) -> list[str]:
+    """From which confidence on labels have a wanted accuracy, by the test images; nothing where a run lacks them."""
+    if (answers := read_answers(run.path)) is None:
+        return []
+    confidences, right = answers
+    rows = []
+    for accuracy in ACCURACIES:
+        found = choose_threshold(confidences, right, accuracy)
+        if found.threshold is None:
+            cells = ["none", "-", "-"]
+        else:
+            ends = _ends(wilson_interval(found.right, found.answered))
+            cells = [f"{found.threshold:.2f}", _share(found.answered / found.labels), f"{found.right} ({ends})"]
+        rows.append([f"{100 * accuracy:g} %", *cells])
+    heads = ["wanted accuracy", "label at a confidence of at least", "images labelled", "right, with 95 % interval"]
+    return [
+        f"To label only images whose confidence promises an accuracy, each with 95 % confidence, by the "
+        f"{len(right)} test images. Where there is no such confidence, they are too few, or the model is not that "
+        "accurate:",
+        markdown_table(heads, rows),
+    ]
 
 
 def _share(value: float | None) -> str:

@@ -60,7 +60,13 @@ class ByClass:
     """Measures of each class; NaN where a class was never said (precision) or does not occur (recall)."""
 
     images: Labels
+    predicted: Labels
+    """Images that are predicted to be of the class."""
     precision: Floats
+    precision_interval: list[tuple[float, float]]
+    """95 % intervals (Wilson) of the precision; from 0 to 1 where a class was never said."""
+    confidence: Floats
+    """Mean confidence of these predictions: that of a calibrated classifier is the precision."""
     recall: Floats
     recall_interval: list[tuple[float, float]]
     """95 % intervals (Wilson) of the recall; from 0 to 1 where a class does not occur."""
@@ -68,12 +74,17 @@ class ByClass:
 
 
 def by_class(probabilities: Floats, labels: Labels) -> ByClass:
-    """How often each class was right when said, and found when there."""
+    """How often each class was right when said, how sure that was, and how often it was found when there."""
     matrix = confusion(probabilities, labels)
     right, there, said = np.diag(matrix), matrix.sum(1), matrix.sum(0)
-    intervals = [wilson_interval(int(found), int(total)) for found, total in zip(right, there, strict=True)]
+    of_recall, of_precision = (
+        [wilson_interval(int(found), int(total)) for found, total in zip(right, totals, strict=True)]
+        for totals in (there, said)
+    )
+    sure = np.bincount(probabilities.argmax(1), probabilities.max(1), len(right))
     with np.errstate(invalid="ignore"):
-        return ByClass(there, right / said, right / there, intervals, 2 * right / (there + said))
+        precision, recall = (right / said, of_precision), (right / there, of_recall)
+        return ByClass(there, said, *precision, sure / said, *recall, 2 * right / (there + said))
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:

@@ -18,9 +18,10 @@ from ebpl.errors import EbplError, UsageError, WriteError
 from ebpl.inference.sources import Data, opened
 from ebpl.io import check_output, write_bytes
 from ebpl.methods import get_method
+from ebpl.metrics.classification import wilson_interval
 from ebpl.metrics.intervals import interval_in_words
 from ebpl.reporting import sections
-from ebpl.reporting.report_data import Context, Sight, count, look, percent, things
+from ebpl.reporting.report_data import Context, Sight, count, interval, look, percent, things
 from ebpl.reporting.sections import SECTIONS
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS, Row, Stored, finite, read, updates_of, warnings_of
@@ -114,7 +115,7 @@ def _rendered(content: dict[str, Any]) -> str:
 def _content(run: Run, stored: Stored, sight: Sight | None) -> dict[str, Any]:
     """All that the template shows."""
     method = get_method(run.settings.method)
-    context = Context(stored, sight, method.density)
+    context = Context(stored, sight, method.density, run.settings.data.class_mix)
     measured, looked = context.measured, context.looked
     content: dict[str, Any] = {
         "title": run.data_name,
@@ -167,7 +168,8 @@ def _tiles(content: dict[str, Any], stored: Stored) -> list[tuple[str, str, str]
         tiles.append(("mean confidence", percent(content["promises"]["confidence"]), "not an accuracy"))
     check = content["training"]["check"]
     if not measures and check:
-        words = f"on {things(check.images, 'held-out label')}"
+        ends = interval(wilson_interval(round(check.accuracy * check.images), check.images))
+        words = f"95 % interval {ends}, on {things(check.images, 'held-out label')}"
         tiles.append(("held-out accuracy", percent(check.accuracy), words))
     if not measures and content["energy"] and (found := content["energy"]["outlying"]) and found["share"]:
         tiles.append(("outliers", found["share"], f"{count(found['beyond'])} of {found['what']}"))
@@ -198,7 +200,8 @@ def _missing(content: dict[str, Any], run: Run, stored: Stored, sight: Sight | N
         missing.append(
             "There are no weights yet, so there are no predictions. They come at the end of the first phase."
         )
-    if run.finished and get_method(run.settings.method).density and not content["samples"]:
+    of_images = get_method(run.settings.method).density and not run.settings.model.encoder
+    if run.finished and of_images and not content["samples"]:
         missing.append("There are no samples from the energy model in the run directory.")
     return missing
 

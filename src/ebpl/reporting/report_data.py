@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.calibration.conformal import cross_fitted, measure_sets
 from ebpl.data.dataset import UNLABELED, Images, ImageSet, in_training
 from ebpl.data.split import Split, split_for
 from ebpl.devices import device_and_dtype
@@ -35,8 +34,6 @@ OUTLIER_QUANTILE = 0.99
 IMBALANCED = 3
 """From this ratio of the largest to the smallest class on, results by class come first."""
 CHUNK = 2048
-SET_COVERAGE, LEAST_FOR_SETS, MOST_SET_ROWS = 0.9, 20, 20
-"""The coverage of prediction sets, labels that they need, and classes in their table."""
 
 Done = Callable[[int], None]
 Features = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
@@ -137,6 +134,8 @@ class Context:
     stored: Stored
     sight: Sight | None
     density: bool
+    class_mix: str | None = None
+    """The setting of the class mix."""
 
     @property
     def measured(self) -> Seen | None:
@@ -357,19 +356,6 @@ def outlier_scores(seen: Seen, limit: OutlierLimit | None) -> NDArray[np.float64
 def score_name(limit: OutlierLimit | None) -> str:
     """What that is called."""
     return "reconstruction error" if limit and limit.score == "reconstruction_errors" else "energy"
-
-
-def prediction_sets(seen: Seen, classes: Sequence[str]) -> dict[str, Any] | None:
-    """Coverage and size of prediction sets, over all and by class; None where there are too few labels."""
-    probabilities, labels = seen.truth
-    if len(labels) < LEAST_FOR_SETS:
-        return None
-    found = measure_sets(cross_fitted(probabilities, labels, SET_COVERAGE), labels, classes)
-    rows = [row for row in found["by_class"] if row["images"]]
-    for row in [found, *rows]:
-        row["interval"], row["size"] = interval(row["coverage_interval"]), f"{row['mean_size']:.2f}"
-    lowest = sorted(rows, key=lambda row: row["coverage"])[:MOST_SET_ROWS]
-    return {**found, "rows": lowest, "left_out": len(rows) - len(lowest), "wanted": SET_COVERAGE}
 
 
 LIKE_IMAGES = 0.25

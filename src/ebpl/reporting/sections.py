@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebpl.calibration import CalibrationCheck
+from ebpl.calibration.abstention import choose_threshold
 from ebpl.labeling import uncertainty
 from ebpl.metrics import METRICS, by_bin, calibration, classification, confidence_direction, in_words, measure
 from ebpl.metrics.calibration import calibration_error_by_chance, expected_calibration_error
@@ -16,6 +17,7 @@ from ebpl.metrics.intervals import Intervals, interval_in_words, intervals
 from ebpl.models.outliers import OutlierLimit
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
+from ebpl.reporting.classes import by_class, class_mix, prediction_sets, stored_classes
 from ebpl.reporting.feature_map import feature_map
 from ebpl.reporting.labels import doubtful_labels, more_labels, pseudo_labels
 from ebpl.reporting.report_data import (
@@ -28,7 +30,6 @@ from ebpl.reporting.report_data import (
     outlier_scores,
     percent,
     points,
-    prediction_sets,
     score_name,
     things,
 )
@@ -75,17 +76,18 @@ def sure_ones(probabilities: Floats, labels: Labels) -> str:
     sure = probabilities.max(1) >= SURE
     if not sure.any():
         return f"No confidence reaches {percent(SURE, 0)}."
-    right = float((probabilities.argmax(1) == labels)[sure].mean())
+    right, images = int((probabilities.argmax(1) == labels)[sure].sum()), int(sure.sum())
+    ends = interval(classification.wilson_interval(right, images))
     return (
-        f"Of {things(int(sure.sum()), 'image')} with a confidence of at least {percent(SURE, 0)} "
-        f"({percent(sure.mean(), 0)} of all), {percent(right)} are predicted right."
+        f"Of {things(images, 'image')} with a confidence of at least {percent(SURE, 0)} ({percent(sure.mean(), 0)} of "
+        f"all), {percent(right / images)} are predicted right (95 % interval {ends})."
     )
 
 
 Section = dict[str, Any]
 MISTAKES, UNCERTAIN, OUTLYING = 24, 16, 16
-MOST_MATRIX = 20
-MOST_CLASSES = 200
+ACCURACY = 0.95
+"""That the page says from which confidence on it is promised."""
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)
 
 
@@ -173,6 +175,7 @@ def stored_measures(stored: Stored) -> Section | None:
         "reliability": charts.reliability(bins, "test images") if bins else None,
         "risk": None,
         "coverages": [],
+        "promise": "",
     }
 
 
@@ -201,9 +204,12 @@ def _risk(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Sect
         answered = round(share * len(labels))
         if answered:
             wrong = round(float(error[answered - 1]) * answered)
-            right = percent(1 - error[answered - 1])
-            rows.append((percent(share, 0), count(answered), percent(said[answered - 1]), right, count(wrong)))
-    return {"risk": charts.risk(coverage, error, promised), "coverages": rows}
+            ends = interval(classification.wilson_interval(answered - wrong, answered))
+            right = (percent(1 - error[answered - 1]), ends)
+            rows.append((percent(share, 0), count(answered), percent(said[answered - 1]), *right, count(wrong)))
+    promise = choose_threshold(probabilities.max(1), probabilities.argmax(1) == labels, ACCURACY)
+    sentence = f"By these images, {promise}." if len(labels) else ""
+    return {"risk": charts.risk(coverage, error, promised), "coverages": rows, "promise": sentence}
 
 
 def promises(seen: Seen) -> Section:
@@ -216,64 +222,6 @@ def promises(seen: Seen) -> Section:
                 (percent(share, 0), count(answered), percent(said[answered - 1]), percent(said[:answered].mean()))
             )
     return {"chart": charts.confidences(said, seen.what), "coverages": rows, "confidence": float(said.mean())}
-
-
-def by_class(seen: Seen, classes: Sequence[str]) -> Section:
-    """The table of classes, the confusion matrix, and what is mixed up most often."""
-    probabilities, labels = seen.truth
-    found, matrix = classification.by_class(probabilities, labels), classification.confusion(probabilities, labels)
-    rows = [
-        {
-            "name": name,
-            "images": count(int(found.images[i])),
-            "precision": percent(found.precision[i]),
-            "recall": percent(found.recall[i]),
-            "interval": interval(found.recall_interval[i]) if found.images[i] else "–",
-            "f_score": percent(found.f_score[i]),
-            "share": float(np.nan_to_num(found.f_score[i])),
-        }
-        for i, name in enumerate(classes)
-    ]
-    if len(rows) > MOST_CLASSES:
-        rows = [rows[i] for i in np.argsort(np.nan_to_num(found.f_score, nan=2), kind="stable")[:MOST_CLASSES]]
-    wrong = matrix - np.diag(np.diag(matrix))
-    worst = [divmod(int(i), len(classes)) for i in np.argsort(-wrong, axis=None, kind="stable")[:5]]
-    mixed = [
-        {"is": classes[i], "said": classes[j], "times": int(wrong[i, j]), "of": int(matrix[i].sum())}
-        for i, j in worst
-        if wrong[i, j]
-    ]
-    shown = matrix if len(classes) <= MOST_MATRIX else None
-    totals = np.maximum(1, matrix.sum(1, keepdims=True))
-    return {
-        "rows": rows,
-        "left_out": len(classes) - len(rows),
-        "mixed": mixed,
-        "matrix": None if shown is None else np.stack([shown, np.round(100 * shown / totals)], 2).tolist(),
-    }
-
-
-def stored_classes(stored: Stored) -> Section | None:
-    """The table of classes that the run wrote when it ended."""
-    found = stored.result.get("by_class")
-    rows = []
-    for row in found[:MOST_CLASSES] if isinstance(found, list) else ():
-        ends = row.get("recall_interval") if isinstance(row, dict) else None
-        if not isinstance(ends, list) or len(ends) != 2 or None in map(finite, [*ends, row.get("images")]):
-            return None
-        shares = {name: finite(row.get(name)) for name in ("precision", "recall", "f_score")}
-        low, high = (finite(end) or 0.0 for end in ends)
-        rows.append(
-            {
-                "name": str(row.get("class")),
-                "images": count(finite(row["images"]) or 0.0),
-                **{name: percent(share) for name, share in shares.items()},
-                "interval": interval((low, high)) if row["images"] else "–",
-                "share": shares["f_score"] or 0.0,
-            }
-        )
-    left_out = max(0, len(found) - len(rows)) if isinstance(found, list) else 0
-    return {"rows": rows, "left_out": left_out, "mixed": [], "matrix": None} if rows else None
 
 
 def mistakes(seen: Seen, classes: Sequence[str]) -> Section:
@@ -379,6 +327,7 @@ SECTIONS: dict[str, Callable[[Context], Any]] = {
     "training": lambda context: training(context.stored, context.density),
     "classes": lambda c: by_class(c.measured, c.classes) if c.measured else stored_classes(c.stored),
     "sets": lambda context: prediction_sets(context.measured, context.classes) if context.measured else None,
+    "mix": class_mix,
     "map": feature_map,
     "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history, context.classes),
     "label_errors": doubtful_labels,

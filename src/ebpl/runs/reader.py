@@ -83,6 +83,7 @@ def read_metrics(path: Path) -> Object:
         **dict.fromkeys(("training_energies", "training_reconstruction_errors"), _is_numbers),
         "reliability": lambda value: isinstance(value, list) and all(map(is_object, value)),
         "intervals": lambda value: is_object(value) and all(_is_numbers(ends, 2) for ends in value.values()),
+        **dict.fromkeys(("class_mix", "prediction_sets"), lambda value: value is None or is_object(value)),
     }
     advice = f"Remove it, and it is made anew by: ebpl resume {path.parent}"
     stored = _read_json(path, needed, allowed, advice)
