@@ -206,12 +206,26 @@ def test_a_random_state_draws_a_seed_and_a_number_is_one(images: np.ndarray, lab
     assert seed(np.random.RandomState(1)) == seed(np.random.RandomState(1)) != seed(np.random.RandomState(2))
 
 
+def test_the_class_mix_is_a_parameter_with_the_values_of_the_command(images: np.ndarray, labels: np.ndarray) -> None:
+    known = labels[labels >= 0]
+    plain = tiny(epochs=1).fit(images, labels)
+    assert plain.class_mix_ == pytest.approx(np.bincount(known) / len(known))
+    classes = len(plain.classes_)
+    Path("mix.csv").write_text("".join(f"{name},{1 + 9 * (name == 0)}\n" for name in range(classes)))
+    given = tiny(epochs=1, class_mix=Path("mix.csv")).fit(images, labels)
+    assert given.class_mix_ == pytest.approx(np.array([10, *[1] * (classes - 1)]) / (9 + classes))
+    assert given.settings_.data.class_mix == "mix.csv"
+    before, after = plain.predict_proba(images), given.predict_proba(images)
+    assert after[:, 0].mean() > before[:, 0].mean()
+    assert tiny(epochs=1, class_mix="auto").fit(images, labels).class_mix_.sum() == pytest.approx(1)
+    assert clone(given).class_mix == Path("mix.csv")
+
+
 def test_every_setting_can_be_given_once(images: np.ndarray, labels: np.ndarray) -> None:
     options = {setting.field.name for setting in fields().values() if setting.is_option}
     parameters = set(inspect.signature(EBPLClassifier).parameters)
     assert parameters & options == {*_NAMED, "method", "device"}
-    given = {"labels_per_class", "seed", "class_mix"}
-    assert options - parameters == given, "by y, by random_state and, since it is rarely asked for, in settings"
+    assert options - parameters == {"labels_per_class", "seed"}, "by y and by random_state"
     matrix = {"model.precision_matrix": "full"}
     model = tiny(matrix, epochs=1, method="curriculum-labeling").fit(images, labels)
     assert (model.settings_.method, model.settings_.model.precision_matrix) == ("curriculum-labeling", "full")

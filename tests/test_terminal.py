@@ -7,8 +7,10 @@ from rich.console import Console
 
 from ebpl.metrics import measure
 from ebpl.terminal import (
+    MOST_ROWS,
     Bar,
     Lines,
+    classes_table,
     duration,
     measures_table,
     seconds,
@@ -161,3 +163,22 @@ def test_a_time_is_a_number_of_seconds_or_has_a_unit(time: float | str, expected
 def test_what_is_no_time_is_said(time: float | str) -> None:
     with pytest.raises(ValueError, match=r"is not a time\. Give for instance 90, 90s, 20m or 1\.5h"):
         seconds(time)
+
+
+def test_classes_have_recall_precision_and_confidence_with_intervals(capsys) -> None:
+    row = {"class": "a\nb", "images": 30, "predicted": 20, "recall": 0.5, "recall_interval": [0.33, 0.67]}
+    row |= {"precision": 0.75, "precision_interval": [0.53, 0.89], "confidence": 0.8}
+    never = {**row, "class": "never", "predicted": 0, "precision": float("nan"), "confidence": float("nan")}
+    show(classes_table([row, {**never, "images": 3}]))
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [r"a\nb", "30", "50.0 % (33 to 67)", "75.0 % (53 to 89)", "80.0 %"] in lines
+    assert ["never", "3", "50.0 % (33 to 67)", "–", "–"] in lines
+
+
+def test_of_many_classes_those_of_the_lowest_recall_are_shown(capsys) -> None:
+    row = {"images": 9, "predicted": 9, "recall_interval": [0, 1], "precision": 1.0, "precision_interval": [0, 1]}
+    show(classes_table([{**row, "class": f"c{i}", "recall": i / 30, "confidence": 1.0} for i in range(30)]))
+    told = capsys.readouterr().out
+    assert "c0 " in told
+    assert f"c{MOST_ROWS} " not in told
+    assert "10 more classes are in --json." in told

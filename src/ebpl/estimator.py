@@ -27,6 +27,7 @@ from ebpl.data.dataset import UNLABELED, Images, ImageSet, check
 from ebpl.data.sklearn_input import ROW, Scale, is_row, missing, packed, plain, shape_for, shape_of
 from ebpl.devices import device_and_dtype
 from ebpl.errors import DataError, UsageError
+from ebpl.inference.class_mix import used_mix
 from ebpl.models import Architecture
 from ebpl.models.predictions import Predictions, predict
 from ebpl.models.weights import LOG_MIX, load_weights
@@ -34,18 +35,8 @@ from ebpl.runs import Run
 from ebpl.runs.reader import PSEUDO_LABELS, read_table
 from ebpl.terminal import Silent, terminal_progress
 
-_NAMED = (
-    "encoder",
-    "fine_tune",
-    "pseudo_labels",
-    "validation_fraction",
-    "depth",
-    "width",
-    "epochs",
-    "batch_size",
-    "learning_rate",
-    "augment",
-)
+_NAMED = ("encoder", "fine_tune", "class_mix", "pseudo_labels", "validation_fraction", "depth", "width", "epochs")
+_NAMED += ("batch_size", "learning_rate", "augment")
 """Settings that are parameters of the estimator, and may be left to the preset with None."""
 LEAST_TO_SHIFT = 16
 """Smaller images are not shifted unless asked for: two pixels of the 8 of a digit cost a tenth of the accuracy."""
@@ -76,6 +67,9 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         "all" or "last" learns all weights of the encoder, or those of its last blocks, which a pickle then holds.
     method : str
         "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
+    class_mix : str, path or None
+        The class mix of the unlabelled images, which probabilities are for: "labels", "auto" (estimated), "balanced",
+        or a CSV of class and share; by default "auto" with features, otherwise "labels".
     pseudo_labels : str or None
         "none", "hard" or "soft". This and the following options of `ebpl train` default to the preset's values.
     validation_fraction : float or None
@@ -95,7 +89,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     device : str
         "auto", "cpu" or "cuda".
     settings : mapping or None
-        Other settings by their full names, such as {"sgld.steps": 5} or {"data.class_mix": "labels"}.
+        Other settings by their full names, such as {"sgld.steps": 5}.
     image_shape : tuple, "row" or None
         Shape of rows: (H, W) or (H, W, C), or "row" for features that are not images. With the preset "features" they
         are taken as they are, with others each is scaled separately to 256 levels. An encoder takes only images.
@@ -116,6 +110,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     labeled_iter_ : array
         The curriculum step in which each training image first had a pseudo-label; 0: its label was given, -1: it never
         had one.
+    class_mix_ : array
+        The share of each of `classes_` in the mix that probabilities are for.
     image_shape_ : tuple
         Height, width and channels.
     n_features_in_ : int
@@ -144,6 +140,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         encoder: str | None = None,
         fine_tune: str | None = None,
         method: str = "ebpl",
+        class_mix: str | os.PathLike[str] | None = None,
         pseudo_labels: str | None = None,
         validation_fraction: float | None = None,
         depth: int | None = None,
@@ -163,6 +160,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
         self.encoder = encoder
         self.fine_tune = fine_tune
         self.method = method
+        self.class_mix = class_mix
         self.pseudo_labels = pseudo_labels
         self.validation_fraction = validation_fraction
         self.depth = depth
@@ -208,6 +206,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             run = api.train(data, settings, run=directory, progress=progress, devices=1)
             self.settings_ = settings
             self.model_, _ = run.load_model()
+            mix = used_mix(run.metrics(), settings.data.class_mix)
+            self.class_mix_ = np.array(mix.shares if mix else [np.nan] * len(self.classes_))
             self.labeled_iter_ = np.where(known, 0, _first_steps(run, len(known)))
         labels[~known] = self._predictions(pixels[~known]).labels
         self.transduction_ = self.classes_[labels]

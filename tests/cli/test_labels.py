@@ -29,6 +29,7 @@ def test_a_run_is_asked_which_of_its_labels_may_be_wrong(wrong: list[int], capsy
     assert set(rows[:3]) == {str(i) for i in wrong}
     assert "of 120 labels are doubtful" in told
     assert "ebpl inspect run --output doubtful.csv" in told
+    assert "How accuracy depends on the number of labels was not measured" in told
 
 
 def test_the_list_is_filled_in_and_comes_back_as_labels(wrong: list[int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +55,8 @@ def test_the_list_can_be_json_or_go_to_a_pipe(wrong: list[int], capsys: pytest.C
     found = json.loads(capsys.readouterr().out)
     assert {error["index"] for error in found["errors"][:3]} == set(wrong)
     assert found["labels"] == 120
+    assert found["learning_curve"] is None
+    assert "not measured" in found["more_labels"]
     assert main(["inspect", "run", "--output", "-"]) == 0
     out = capsys.readouterr().out
     assert next(iter(csv.DictReader(out.splitlines())))["label"] == ""

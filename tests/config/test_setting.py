@@ -44,6 +44,8 @@ def test_there_is_a_setting_of_every_kind() -> None:
         ("labels_per_class", "none", None),
         ("validation_fraction", "auto", None),
         ("validation_fraction", "0.25", 0.25),
+        ("class_mix", "auto", "auto"),  # a choice of its own, and not the default
+        ("class_mix", "none", None),
         ("optim.updates_per_epoch", "None", None),
         *(("sgld.clamp_samples", word, True) for word in ("true", "True", "yes", "on", "1")),
         *(("sgld.clamp_samples", word, False) for word in ("false", "FALSE", "no", "off", "0")),

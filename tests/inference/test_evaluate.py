@@ -17,7 +17,8 @@ from ebpl.cli import main
 from ebpl.data.benchmarks import BENCHMARKS
 from ebpl.data.dataset import Images
 from ebpl.errors import DataError, RunError
-from ebpl.inference.evaluate import _classes, evaluation, evaluation_of_seeds
+from ebpl.inference import evaluate as evaluating
+from ebpl.inference.evaluate import SET_COVERAGE, _classes, evaluation, evaluation_of_seeds
 from ebpl.inference.sources import as_trained, load_for
 from ebpl.metrics.classification import wilson_interval
 from ebpl.models.predictions import predict
@@ -570,3 +571,40 @@ def test_metrics_for_another_class_mix_are_those_of_its_probabilities(run: Run, 
     assert ebpl.evaluate(run, class_mix="labels") == plain
     told = evaluation_of_seeds(three, class_mix="mix.csv")
     assert told["mean"]["accuracy"] < evaluation_of_seeds(three)["mean"]["accuracy"]
+
+
+def test_details_are_what_the_command_writes_and_warnings_are_logged(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "warnings_of", lambda *_: ["beware"])
+    found = ebpl.evaluate(run, details=True)
+    assert found["metrics"] == ebpl.evaluate(run)
+    assert {"intervals", "by_class", "reliability", "warnings"} <= found.keys()
+    assert caplog.messages.count("beware") == 2
+    for row in found["by_class"]:
+        low, high = row["precision_interval"]
+        assert low <= row["precision"] <= high
+        assert 0 < row["confidence"] <= 1
+
+
+def test_a_finished_run_holds_the_prediction_sets_of_its_test_images(run: Run) -> None:
+    stored, measured = run.metrics()["prediction_sets"], ebpl.evaluate(run, coverage=SET_COVERAGE)["prediction_sets"]
+    assert stored["coverage"] == pytest.approx(measured["coverage"], abs=0.01)
+    assert stored["mean_size"] == pytest.approx(measured["mean_size"], abs=0.02)
+    model, _ = run.load_model()
+    test = ebpl.load("digits").test
+    assert test is not None
+    probabilities = predict(model, test.pixels).probabilities
+    held = (probabilities >= stored["least_probability"])[np.arange(len(test)), test.labels].mean()
+    assert held == pytest.approx(SET_COVERAGE, abs=0.01)
+
+
+def test_images_of_another_class_mix_than_that_of_the_probabilities_are_told(run: Run) -> None:
+    test = ebpl.load("digits").test
+    assert test is not None
+    few = test.take(np.flatnonzero((test.labels == 3) | (np.arange(len(test)) < 60)))
+    other = ebpl.ImageSet("threes", ebpl.load("digits").classes, few)
+    note = "Probabilities are for the class mix of the labels. These images have another one"
+    assert any(note in each for each in evaluation(run, other)["notes"])
+    assert not any(note in each for each in evaluation(run, other, class_mix="balanced")["notes"])
+    assert not any(note in each for each in evaluation(run)["notes"])

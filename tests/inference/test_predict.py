@@ -558,3 +558,5 @@ def test_another_class_mix_changes_probabilities_and_what_can_be_said_of_them(
     for wrong in ({"coverage": 0.9}, {"accuracy": 0.9}, {"decide": "balanced"}):
         with pytest.raises(UsageError, match="give calibration images that have it"):
             ebpl.predict(run, "photos", class_mix="mix.csv", **wrong)
+    with pytest.raises(UsageError, match="give calibration images that have it"):
+        ebpl.predict_set(run, "photos", class_mix=Path("mix.csv"))

@@ -138,6 +138,8 @@ def test_a_run_on_an_encoder_asks_its_features(monkeypatch: pytest.MonkeyPatch) 
     found = label_errors(run)
     assert found.labels == 24
     assert found.features == f"features of {run.settings.model.encoder}"
+    assert found.learning_curve is None
+    assert found.more_labels.startswith("What more labels would bring cannot be told from so few.")
 
 
 def test_the_labels_are_those_of_now_so_what_was_corrected_is_not_listed_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 import ebpl
 from ebpl.labeling.label_errors import Labelled
 from ebpl.labeling.learning_curve import LearningCurve
-from ebpl.reporting.labels import SHOWN, doubtful_labels, gain_in_words, more_labels, pseudo_labels
+from ebpl.reporting.labels import SHOWN, doubtful_labels, learned, pseudo_labels
 from ebpl.reporting.report_data import Context, Sight
 from ebpl.runs.reader import Step, Stored
 from tests.labeling.test_label_errors import CLASSES, clouds, with_labels
@@ -57,13 +57,13 @@ def test_a_copy_with_another_label_is_named() -> None:
 
 def test_without_labels_to_judge_there_is_no_section() -> None:
     assert doubtful_labels(context(None)) is None
-    assert more_labels(context(None)) is None
+    assert learned(context(None)) is None
     assert doubtful_labels(Context(Stored(), None, False)) is None
     assert doubtful_labels(context(clouds(6))) is None
 
 
 def test_the_curve_is_drawn_with_what_was_measured_and_what_comes_next() -> None:
-    found = more_labels(context(clouds()))
+    found = learned(context(clouds()))
     assert found is not None
     chart = found["chart"]
     assert str(chart.drawing).count("<circle") == 4
@@ -73,7 +73,7 @@ def test_the_curve_is_drawn_with_what_was_measured_and_what_comes_next() -> None
 
 
 def test_where_the_curve_cannot_be_told_it_says_why() -> None:
-    few, network = more_labels(context(clouds(24))), more_labels(context(replace(clouds(), rows=clouds().rows * 2)))
+    few, network = learned(context(clouds(24))), learned(context(replace(clouds(), rows=clouds().rows * 2)))
     assert few is not None
     assert network is not None
     assert few["chart"] is None
@@ -86,7 +86,7 @@ def test_where_the_curve_cannot_be_told_it_says_why() -> None:
     ("interval", "words"), [((0.0, 0.02), "by +0.0 to +2.0"), ((-0.0051, 0.031), "by −0.5 to +3.1")]
 )
 def test_the_gain_is_an_interval(interval: tuple[float, float], words: str) -> None:
-    assert words in gain_in_words(LearningCurve(100, (), (), (), 50, 0.01, interval))
+    assert words in str(LearningCurve(100, (), (), (), 50, 0.01, interval))
 
 
 def test_the_page_of_a_run_on_an_encoder_shows_both(monkeypatch: pytest.MonkeyPatch) -> None:

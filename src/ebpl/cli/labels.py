@@ -41,7 +41,8 @@ def inspect_run(options: argparse.Namespace) -> int:
     to_file = options.output != "-"
     if found.errors and to_file:
         show(doubtful(found))
-    for line in advice(found, options.data, options.output, run.source.get("path") or "DATA"):
+    told = advice(found, options.data, options.output, run.source.get("path") or "DATA")
+    for line in [*told, found.more_labels]:
         print(one_line(line), file=sys.stdout if to_file else sys.stderr)
     return 0
 

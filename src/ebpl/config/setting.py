@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import sys
 import types
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Setting:
                 raise UsageError(f"{self.name} is {value!r}. {did_you_mean(str(value), get_args(kind))}")
             return value
         if kind is str:
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
             if not isinstance(value, str):
                 raise UsageError(f"{self.name} is {value!r}, but must be a name.")
             return value
@@ -84,7 +86,7 @@ class Setting:
 
     def parsed(self, text: str) -> Any:
         """The value that a word of the command line stands for."""
-        if self.is_optional and text.lower() in ("auto", "none"):
+        if self.is_optional and text.lower() in (("none",) if self.type is str else ("auto", "none")):
             return None
         if self.type is bool:
             if text.lower() not in (*_YES, *_NO):

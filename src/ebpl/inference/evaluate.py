@@ -18,6 +18,7 @@ from ebpl.config import Settings
 from ebpl.data.dataset import Images
 from ebpl.devices import device_and_dtype
 from ebpl.errors import RunError
+from ebpl.inference.class_mix import used_mix
 from ebpl.inference.sources import Data, model_of, opened, test_images
 from ebpl.io import write_json
 from ebpl.methods import get_method
@@ -111,7 +112,19 @@ def _evaluated(
     found = _evaluation(probabilities, images.labels, description["classes"], description["chosen"])
     sizes = {"images": {"test": found["metrics"]["images"]}}
     warnings = warnings_of({**found, **sizes}, "test image" if data is None else "labelled image")
-    return {**found, "notes": list(notes), "warnings": warnings}, probabilities, images.labels
+    told = [*notes, *([] if class_mix is not None else _other_mix(run, found["by_class"]))]
+    return {**found, "notes": told, "warnings": warnings}, probabilities, images.labels
+
+
+def _other_mix(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note where images have another class mix than the one that a run's probabilities are for."""
+    mix = used_mix(run.metrics(), run.settings.data.class_mix) if run.finished else None
+    if mix is None or list(mix.classes) != [row["class"] for row in rows]:
+        return []
+    if not mix.differs_from([row["images"] for row in rows]):
+        return []
+    first = mix.sentences()[0]
+    return [f"{first} These images have another one; --class-mix balanced or FILE gives probabilities for that."]
 
 
 def evaluation_of_seeds(

@@ -199,13 +199,15 @@ def predict_set(
     method: str = "lac",
     by_class: bool = False,
     semi_supervised: bool = False,
+    class_mix: str | os.PathLike[str] | None = None,
 ) -> list[list[str] | None]:
     """For each image the classes that hold the true one with this probability; None where it cannot be read.
 
     They are found by split conformal prediction with the labels of `calibration`, data with labelled images that the
     model has not learned from, or else with the run's own test or validation images. `method` is the score: "lac",
     "aps", "raps", "random-aps" or "random-raps". `by_class` promises the coverage within each class. `semi_supervised`
-    also uses the images themselves, for a coverage that varies less where labels are few.
+    also uses the images themselves, for a coverage that varies less where labels are few. For another `class_mix` than
+    that of the run, as in `predict`, `calibration` needs images that have it.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/sets", epochs=2, pseudo_labels="none")
@@ -214,6 +216,7 @@ def predict_set(
     (3, True)
     """
     how: dict[str, Any] = {"calibration": calibration, "by_class": by_class, "semi_supervised": semi_supervised}
+    how["class_mix"] = class_mix
     rows = predict(run, images, coverage=coverage, set_method=method, **how)
     assert isinstance(rows, list)
     return [row["set"] for row in rows]

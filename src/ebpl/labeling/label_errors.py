@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from ebpl.models import HybridModel
 from ebpl.models.predictions import predict_with_features
 from ebpl.rng import derived_seed
 from ebpl.runs import Run
+
+if TYPE_CHECKING:
+    from ebpl.labeling.learning_curve import LearningCurve
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -103,10 +106,15 @@ class LabelCheck:
     """The share of labels whose class is the most probable one."""
     features: str
     """What they were judged by, in words."""
+    learning_curve: LearningCurve | None = None
+    """Accuracy by the number of labels, where it can be told."""
+    more_labels: str = ""
+    """What more labels are likely to bring, or why that cannot be told."""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {**vars(self), "errors": [vars(error) for error in self.errors]}
+        curve = vars(self.learning_curve) if self.learning_curve else None
+        return {**vars(self), "errors": [vars(error) for error in self.errors], "learning_curve": curve}
 
 
 def label_errors(
@@ -119,7 +127,7 @@ def label_errors(
     """The labels of a run that may be wrong, the most doubtful first, with the class that each is likely to be.
 
     Copies of an image with different labels come first. The labels are those of the run's current data, so what was
-    corrected is not listed again.
+    corrected is not listed again. What more labels are likely to bring is told too.
 
     >>> import ebpl
     >>> run = ebpl.train("digits", run="runs/doubted", epochs=1, pseudo_labels="none")
@@ -127,10 +135,14 @@ def label_errors(
     >>> found.labels, len(found.errors) < 200
     (410, True)
     """
+    from ebpl.labeling.learning_curve import more_labels
+
     run = run if isinstance(run, Run) else Run(Path(run))
     model, description = run.load_model()
     images, _ = images_now(run, description, data, data_dir=data_dir, skip_unreadable=skip_unreadable)
-    return find_label_errors(labelled(run, model, images))
+    known = labelled(run, model, images)
+    curve, sentence = more_labels(known)
+    return replace(find_label_errors(known), learning_curve=curve, more_labels=sentence)
 
 
 def labelled(run: Run, model: HybridModel, images: ImageSet, most: int | None = None) -> Labelled:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ebpl.devices import threads
-from ebpl.labeling.label_errors import FOLDS, Labels, best_decay, deal, fitted_together
+from ebpl.errors import number_of
+from ebpl.labeling.label_errors import FOLDS, Labelled, Labels, best_decay, deal, fitted_together
 from ebpl.rng import derived_seed
 
 Floats = NDArray[np.float64]
@@ -45,6 +46,28 @@ class LearningCurve:
     """What so many more labels add to the accuracy."""
     interval: tuple[float, float]
     """That nine of ten gains are in."""
+
+    def __str__(self) -> str:
+        """What more labels are likely to bring, in a sentence.
+
+        >>> str(LearningCurve(100, (), (), (), 50, 0.012, (-0.004, 0.031)))
+        'The next 50 labels are likely to change accuracy by −0.4 to +3.1 percentage points (nine times of ten).'
+        """
+        low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in self.interval)
+        more = number_of(self.more, "label is", "labels are")
+        return f"The next {more} likely to change accuracy by {low} to {high} percentage points (nine times of ten)."
+
+
+def more_labels(known: Labelled) -> tuple[LearningCurve | None, str]:
+    """The learning curve of the labels of a run, and what it says, or why there is none."""
+    if len(known.rows) > 1:
+        return None, (
+            "How accuracy depends on the number of labels was not measured: the network would have to be trained again "
+            "on fewer of them. It is measured for runs on the features of an encoder."
+        )
+    curve = learning_curve(known.rows[0], known.images.labels, known.seed)
+    few = f"It takes {LEAST} labels, and {LEAST_OF_CLASS} of each class."
+    return curve, str(curve) if curve else f"What more labels would bring cannot be told from so few. {few}"
 
 
 def learning_curve(rows: NDArray[np.float32], labels: Labels, seed: int = 0, more: int = MORE) -> LearningCurve | None:

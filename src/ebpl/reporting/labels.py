@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ebpl.labeling.label_errors import find_label_errors
-from ebpl.labeling.learning_curve import LEAST, LEAST_OF_CLASS, LearningCurve, learning_curve
+from ebpl.labeling.learning_curve import LearningCurve, more_labels
 from ebpl.reporting import charts
 from ebpl.reporting.charts import Chart
 from ebpl.reporting.report_data import Context, percent, things
@@ -50,33 +50,13 @@ def doubtful_labels(context: Context) -> Section | None:
     }
 
 
-def more_labels(context: Context) -> Section | None:
+def learned(context: Context) -> Section | None:
     """The learning curve, and what the next labels are likely to bring."""
     known = context.sight.labelled if context.sight else None
     if known is None:
         return None
-    if len(known.rows) > 1:
-        return {
-            "chart": None,
-            "sentence": "How accuracy depends on the number of labels was not measured: the network would have to be "
-            "trained again on fewer of them. It is measured for runs on the features of an encoder.",
-        }
-    curve = learning_curve(known.rows[0], known.images.labels, known.seed)
-    if curve is None:
-        few = f"It takes {LEAST} labels, and {LEAST_OF_CLASS} of each class."
-        return {"chart": None, "sentence": f"What more labels would bring cannot be told from so few. {few}"}
-    return {"chart": _chart(curve), "sentence": gain_in_words(curve)}
-
-
-def gain_in_words(curve: LearningCurve) -> str:
-    """What more labels are likely to bring, in a sentence.
-
-    >>> gain_in_words(LearningCurve(100, (), (), (), 50, 0.012, (-0.004, 0.031)))
-    'The next 50 labels are likely to change accuracy by −0.4 to +3.1 percentage points (nine times of ten).'
-    """
-    low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in curve.interval)
-    more = things(curve.more, "label")
-    return f"The next {more} are likely to change accuracy by {low} to {high} percentage points (nine times of ten)."
+    curve, sentence = more_labels(known)
+    return {"chart": _chart(curve) if curve else None, "sentence": sentence}
 
 
 def _chart(curve: LearningCurve) -> Chart:

@@ -19,7 +19,7 @@ from ebpl.reporting import charts
 from ebpl.reporting.charts import Line
 from ebpl.reporting.classes import by_class, class_mix, prediction_sets, stored_classes
 from ebpl.reporting.feature_map import feature_map
-from ebpl.reporting.labels import doubtful_labels, more_labels, pseudo_labels
+from ebpl.reporting.labels import doubtful_labels, learned, pseudo_labels
 from ebpl.reporting.report_data import (
     OUTLIER_QUANTILE,
     Context,
@@ -331,7 +331,7 @@ SECTIONS: dict[str, Callable[[Context], Any]] = {
     "map": feature_map,
     "pseudo": lambda context: pseudo_labels(context.stored.steps, context.stored.history, context.classes),
     "label_errors": doubtful_labels,
-    "learning_curve": more_labels,
+    "learning_curve": learned,
     "mistakes": lambda context: mistakes(context.measured, context.classes) if context.measured else None,
     "uncertain": lambda context: _uncertain(context),
     "energy": energy,
