@@ -81,7 +81,11 @@ RESULT = {
     "that among the labels, and 95 % intervals of estimated shares",
     "majority_share": "share of the largest class among the labelled test images: the accuracy of always naming it",
     "never_predicted": "classes of test images that no test image was predicted to be",
-    "by_class": "for each class: test images, precision, recall with its 95 % interval, and F-score",
+    "by_class": "for each class: test images, images that are predicted to be of it (`predicted`), precision and "
+    "recall with their 95 % intervals, mean confidence of these predictions, and F-score",
+    "prediction_sets": "coverage and size of [prediction sets](../how-to/prediction-sets.md) of 90 % on the test "
+    "images, over all and by class, and the probability from which on a class is in them; null with fewer than 20 "
+    "labelled test images",
     "pseudo_labels": "for each step: images with a pseudo-label, their accuracy if known, rejected images, and how "
     "many of each class",
     "class_means": "mean probability of each class over training images, for `ebpl predict --decide balanced`",

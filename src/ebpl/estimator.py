@@ -35,8 +35,10 @@ from ebpl.runs import Run
 from ebpl.runs.reader import PSEUDO_LABELS, read_table
 from ebpl.terminal import Silent, terminal_progress
 
-_NAMED = ("encoder", "fine_tune", "class_mix", "pseudo_labels", "validation_fraction", "depth", "width", "epochs")
-_NAMED += ("batch_size", "learning_rate", "augment")
+_NAMED = (
+    *("encoder", "fine_tune", "class_mix", "pseudo_labels", "validation_fraction"),
+    *("depth", "width", "epochs", "batch_size", "learning_rate", "augment"),
+)
 """Settings that are parameters of the estimator, and may be left to the preset with None."""
 LEAST_TO_SHIFT = 16
 """Smaller images are not shifted unless asked for: two pixels of the 8 of a digit cost a tenth of the accuracy."""
