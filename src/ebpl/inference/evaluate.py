@@ -123,8 +123,9 @@ def _other_mix(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     if not mix.differs_from([row["images"] for row in rows]):
         return []
-    first = mix.sentences()[0]
-    return [f"{first} These images have another one; --class-mix balanced or FILE gives probabilities for that."]
+    other = "These images have another one: --class-mix FILE gives probabilities for that"
+    other += ", and training with --class-mix auto estimates it." if mix.is_of_labels else "."
+    return [f"{mix.sentences()[0]} {other}"]
 
 
 def evaluation_of_seeds(

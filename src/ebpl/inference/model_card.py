@@ -272,9 +272,8 @@ def _abstention(run: Run) -> list[str]:
         rows.append([f"{100 * accuracy:g} %", *cells])
     heads = ["wanted accuracy", "label at a confidence of at least", "images labelled", "right, with 95 % interval"]
     return [
-        f"To label only images whose confidence promises an accuracy, each with 95 % confidence, by the "
-        f"{len(right)} test images. Where there is no such confidence, they are too few, or the model is not that "
-        "accurate:",
+        f"From this confidence on, labels have a wanted accuracy, each with 95 % confidence, by the {len(right)} test "
+        "images (none: they are too few to promise it, or the model is not that accurate):",
         markdown_table(heads, rows),
     ]
 
