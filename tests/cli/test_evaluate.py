@@ -89,7 +89,11 @@ def test_prediction_sets_are_measured_if_asked_for(capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["evaluate", "sets", "--coverage", "0.9", "--set-method", "random-aps", "--json", "a.json"]) == 0
     told = capsys.readouterr().out.replace("\n", " ")
-    found = json.loads(Path("a.json").read_text())["prediction_sets"]
+    found = json.loads(Path("a.json").read_text())
+    row = next(row for row in found["by_class"] if row["class"] == "3")
+    low, high = (round(100 * end) for end in row["recall_interval"])
+    assert f"│ 3 │ {row['images']} │ {100 * row['recall']:.1f} % ({low} to {high}) │" in " ".join(told.split())
+    found = found["prediction_sets"]
     assert f"(random-aps), each by the other images in ten folds: coverage {100 * found['coverage']:.1f} %" in told
     assert found["coverage"] == pytest.approx(0.9, abs=0.04)
     assert len(found["by_class"]) == 10

@@ -1,6 +1,7 @@
 """A single setting: its kind, its range, and the words of the command line that stand for its values."""
 
 import math
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -97,3 +98,9 @@ def test_a_number_outside_of_its_range_is_refused_whatever_it_is(value: float) -
             setting.checked(value)
     assert setting.range == (0, 1)
     assert find("energy.center").range == (-math.inf, math.inf)
+
+
+def test_a_path_is_the_name_of_its_file() -> None:
+    assert find("class_mix").checked(Path("shares") / "clinic.csv") == str(Path("shares/clinic.csv"))
+    with pytest.raises(UsageError, match="must be a name"):
+        find("class_mix").checked(3)

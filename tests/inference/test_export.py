@@ -91,6 +91,9 @@ def test_the_trained_model_and_what_it_is_are_in_the_file(run: Run) -> None:
     assert training["images"]["unlabelled"] == len(blobs().train) - 15
     assert training["metrics"] == run.metrics()["metrics"]
     assert "Not a medical device" in told["limits"]
+    assert json.loads(told["class_mix"]) == pytest.approx([1 / 3] * 3)
+    stored = run.metrics()["prediction_sets"]
+    assert json.loads(told["prediction_sets"]) == {"wanted": 0.9, "least_probability": stored["least_probability"]}
     assert str(Path.cwd()) not in path.read_bytes().decode("latin1")
 
 

@@ -41,6 +41,13 @@ def test_measures_of_each_class_agree_with_scikit_learn(seed: int, count: int, c
     np.testing.assert_allclose(found.recall, expected[1])
     np.testing.assert_allclose(found.f_score, expected[2])
     np.testing.assert_array_equal(found.images, expected[3])
+    said = probabilities.argmax(1)
+    for c in range(classes):
+        own = said == c
+        assert found.predicted[c] == own.sum()
+        assert found.precision_interval[c] == classification.wilson_interval(int((labels[own] == c).sum()), own.sum())
+        if own.any():
+            assert found.confidence[c] == pytest.approx(probabilities[own].max(1).mean())
 
 
 @given(st.integers(1, 10_000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))

@@ -17,6 +17,7 @@ from ebpl.calibration import CalibrationCheck
 from ebpl.cli import main
 from ebpl.errors import DataError, EbplError, RunError, UsageError, WriteError
 from ebpl.inference.predict import measured_accuracy
+from ebpl.metrics.classification import wilson_interval
 from ebpl.reporting import page
 from ebpl.runs import Run
 from tests.helpers import blobs, class_folders, quick
@@ -257,7 +258,9 @@ def test_what_held_out_labels_show_comes_first_where_nothing_else_was_measured(
     check = CalibrationCheck.stored(run.metrics()["check"])
     assert str(check) in found.text
     assert "held-out accuracy" in found.text
-    assert "on 6 held-out labels" in found.text
+    assert check is not None
+    low, high = wilson_interval(round(6 * check.accuracy), 6)
+    assert f"95 % interval {100 * low:.0f} to {100 * high:.0f}\xa0%, on 6 held-out labels" in found.text
 
 
 def test_other_images_can_be_shown_instead(run_named: Named) -> None:
