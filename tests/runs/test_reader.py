@@ -275,6 +275,7 @@ def whole(**changes: Any) -> dict[str, Any]:
             "on held-out labels is 90 %, its accuracy 50 %",
         ),
         ({"majority_share": 0.89}, "not clearly better than always naming the largest class, which has 89.0 %"),
+        ({"majority_share": 0.95}, "below that of always naming the largest class, which has 95.0 %"),
         ({"never_predicted": ["cat", "dog"]}, "Never predicted for any test image: cat, dog."),
     ],
 )

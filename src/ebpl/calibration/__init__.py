@@ -215,9 +215,10 @@ def warnings_of(result: Mapping[str, Any], measured: str = "test image") -> list
     if accuracy is not None and share is not None and (test or 0) >= 1 and 0 <= share < 1:
         noise = 2 * math.sqrt(share * (1 - share) / (test or 1))
         if accuracy - share <= noise:
+            how = "below that of" if accuracy < share else "not clearly better than"
             found.append(
-                f"An accuracy of {100 * accuracy:.1f} % is not clearly better than always naming the largest class, "
-                f"which has {100 * share:.1f} % of the {measured}s."
+                f"An accuracy of {100 * accuracy:.1f} % is {how} always naming the largest class, which has "
+                f"{100 * share:.1f} % of the {measured}s."
             )
     never = result.get("never_predicted")
     if isinstance(never, list) and never:
