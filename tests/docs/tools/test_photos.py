@@ -63,6 +63,7 @@ def test_the_page_says_that_self_training_is_too_confident() -> None:
 
 def test_the_page_says_where_square_roots_were_to_be_chosen() -> None:
     for each in RECORDS:
-        assert ("model.square_root" in each["settings"]) == (each["labels_per_class"] == 10)
-        if (each["data"]["name"], each["labels_per_class"]) == ("pbc", 10):
+        data, labels = each["data"]["name"], each["labels_per_class"]
+        assert ("model.square_root" in each["settings"]) == (labels == 10 and data != "intel")
+        if (data, labels) == ("pbc", 10):
             assert each["methods"]["logistic regression"]["square_root"]
