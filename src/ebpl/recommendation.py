@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 PRESET = "features"
 """The preset that learns on the features of an encoder."""
-FINE_TUNED = "fine-tuned"
-"""The preset for an encoder that learns too."""
 MARGINS = {"quick": 0.1, "best": 0.17}
 """How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
 a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
@@ -129,13 +127,13 @@ def settings_for(
         chosen = base.changed(from_file).changed(changes or {})
         return chosen if get_method(chosen.method).pseudo_labels else chosen.changed(pseudo_labels="none")
 
-    if settings is not None or preset is not None:
-        chosen = changed(settings if settings is not None else named.preset(preset or ""))
-        learns = preset == PRESET and chosen.model.fine_tune != "none"  # a preset of its own
-        return changed(named.preset(FINE_TUNED)) if learns else chosen, None
+    if settings is not None or preset not in (None, PRESET):
+        return changed(settings if settings is not None else named.preset(preset or "")), None
     features = changed(named.preset(PRESET))
     if features.model.fine_tune != "none":
-        return changed(named.preset(FINE_TUNED)), None
+        return changed(named.preset("fine-tuned")), None
+    if preset is not None:
+        return features, None
     default = default_settings(features.runtime.device)
     plain = changed(default)
     if plain.model.encoder:

@@ -45,22 +45,25 @@ def mean(data: str, metric: str) -> dict[str, float]:
     return {way: fmean(each[way][metric] for each in own) for way in own[0]}
 
 
-@pytest.mark.parametrize("data", ["trashnet", "intel"])
-def test_the_page_says_which_is_best_on_photographs(data: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "rival"), [("trashnet", "label spreading"), ("intel", "self-training"), ("pbc", "self-training")]
+)
+def test_the_page_says_which_is_best_and_which_is_close(data: str, rival: str) -> None:
     losses, accuracies = mean(data, "nll"), mean(data, "accuracy")
     assert min(losses, key=losses.__getitem__) == OURS
-    assert max(accuracies, key=accuracies.__getitem__) == OURS
+    assert sorted(accuracies, key=accuracies.__getitem__)[-2:] == [rival, OURS]
+    assert accuracies[OURS] - accuracies[rival] < 0.015
     ahead = accuracies[OURS] - accuracies["logistic regression"]
-    assert ahead >= 0.02 if data == "intel" else 0 < ahead < 0.02
+    assert 0.01 < ahead < 0.02 if data == "trashnet" else ahead >= 0.02
 
 
-def test_the_page_says_that_logistic_regression_is_better_on_blood_cells() -> None:
-    accuracies = mean("pbc", "accuracy")
-    assert accuracies["logistic regression"] > accuracies[OURS]
+def test_the_page_says_that_self_training_is_too_confident() -> None:
+    assert all(mean(data, "overconfidence")["self-training"] > 0.05 for data in ("trashnet", "intel", "pbc"))
 
 
-def test_the_page_says_how_long_it_took() -> None:
-    for data in ("trashnet", "intel"):
-        seconds = mean(data, "seconds")
-        assert 13 <= round(seconds[OURS]) <= 20
-        assert seconds["logistic regression"] < 1
+def test_the_page_says_where_square_roots_were_to_be_chosen() -> None:
+    for each in RECORDS:
+        data, labels = each["data"]["name"], each["labels_per_class"]
+        assert ("model.square_root" in each["settings"]) == (labels == 10 and data != "intel")
+        if (data, labels) == ("pbc", 10):
+            assert each["methods"]["logistic regression"]["square_root"]
