@@ -165,7 +165,7 @@ class Trainer:
         progress, epochs = self.state.progress, len(self.state.progress.history)
         return [
             *images.introduction(),
-            *images.holdout_lines(any(phase.step and phase.epochs for phase in self.schedule), self.holdout > 0),
+            *images.holdout_lines(sum(phase.epochs for phase in self.schedule[1:]) > 0, settings, self.reinitialise),
             *([str(progress.check)] if progress.check and not epochs else []),
             *([progress.class_mix.in_words(images.data.classes)] if progress.class_mix else []),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
