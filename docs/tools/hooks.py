@@ -74,6 +74,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "paper configuration": partial(results.table1, name="paper configuration"),
     "best": lambda root: results.unbroken(results.table(root, "best")),
     "parts of best": results.parts_of_best,
+    "field": results.field,
     "training time": partial(results.table, name="presets"),
     "distances": results.distances,
     "stopping points": results.stopping_points,
