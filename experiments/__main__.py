@@ -32,9 +32,10 @@ EXPERIMENTS = {
     "field": "EBPL beside the methods of other papers, at equal updates and at equal minutes",
     "ablation": "one thing changed at a time",
     "outliers": "a fifth of the unlabelled images are another dataset's",
+    "open_set": "six known and four unknown classes among the unlabelled images, beside FixMatch",
     "suggestions": "label what `ebpl suggest` lists, or random images",
 }
-MULTI_RUN = ("outliers", "suggestions")
+MULTI_RUN = ("outliers", "open_set", "suggestions")
 
 
 def build_parser() -> Parser:
@@ -44,7 +45,7 @@ def build_parser() -> Parser:
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help=described)
     add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best, parts and field: "
-        "four of them; ablation: blood and cifar10; else: blood)")  # fmt: skip
+        "four of them; ablation: blood and cifar10; open_set: cifar10; else: blood)")  # fmt: skip
     add("--methods", type=words, metavar="LIST", help="for table1 and labels, the methods to train (default: the "
         "paper's two); tables also show every other one that has a record; for field, those to compare")  # fmt: skip
     add("--metrics", type=words, metavar="LIST", help="for table1, the metrics to show (default: accuracy,f_score,ece)")
@@ -210,7 +211,7 @@ def _multi_run(options: argparse.Namespace, settings: Settings) -> int:
         places = (results, Path(options.runs), terminal_progresses, _say, _data_dir(options))
         work = experiment_of(options.experiment)(settings, *places, time.monotonic() + options.time_limit)
         with _continuable():
-            for data in options.datasets or ["blood"]:
+            for data in options.datasets or work.datasets:
                 work.run(data, parse_seeds(options.seeds))
     _show(shown(results, options.experiment))
     return 0

@@ -60,6 +60,15 @@ def field_settings(given: Mapping[str, Any] | None = None, name: str = "best") -
     return preset(name, {"curriculum.calibration_holdout": 0.0}).changed(given)
 
 
+def with_updates(settings: Settings, method: str, scale: float = 1.0) -> Settings:
+    """A method with as many updates as EBPL has under these settings with its steps, or with so many times as many."""
+    steps = settings.curriculum.steps * settings.curriculum.epochs
+    total = max(steps + 1, round(scale * (settings.optim.epochs + steps)))
+    if get_method(method).pseudo_labels:
+        return settings.changed(method=method, pseudo_labels="soft", epochs=total - steps)
+    return settings.changed(method=method, pseudo_labels="none", epochs=total)
+
+
 @dataclass(frozen=True)
 class Field:
     """Methods to compare on some datasets and seeds, and the time of an update of each, where it is known."""
@@ -75,19 +84,15 @@ class Field:
 
     def cell(self, variant: str, data: str, method: str, seed: int) -> Cell | None:
         """One training; None where its length is not known because nothing was timed."""
-        settings = self.settings.changed(method=method, seed=seed)
-        steps = settings.curriculum.steps * settings.curriculum.epochs
-        total = settings.optim.epochs + steps
+        settings, scale = self.settings.changed(seed=seed), 1.0
         if variant == "minutes":
             own, ours = (self.times.get(data, {}).get(name) for name in (method, "ebpl"))
             if not own or not ours:
                 return None
-            total = max(steps + 1, round(total * ours / own))
+            scale = ours / own
         if variant == "calibration":
             settings = settings.changed({"curriculum.calibration_holdout": HELD_OUT})
-        if get_method(method).pseudo_labels:
-            return Cell(data, settings.changed(pseudo_labels="soft", epochs=total - steps))
-        return Cell(data, settings.changed(pseudo_labels="none", epochs=total))
+        return Cell(data, with_updates(settings, method, scale))
 
     def cells(self, variants: Sequence[str] = tuple(VARIANTS)) -> list[Cell]:
         """All trainings; those of a method on a dataset come together, so that they share a GPU."""

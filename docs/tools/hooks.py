@@ -83,6 +83,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "ablation at full length": results.ablation_at_full_length,
     **{f"explored {search}": partial(results.explored, search=search) for search in EXPLORED},
     "outliers experiment": partial(results.multi_run, experiment="outliers"),
+    "open set": partial(results.multi_run, experiment="open_set"),
     "suggestions experiment": partial(results.multi_run, experiment="suggestions"),
     "speed": results.speed,
     "torture": results.torture,
