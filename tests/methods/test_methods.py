@@ -18,6 +18,7 @@ from ebpl.models import HybridModel
 from ebpl.recommendation import settings_for
 from ebpl.runs import Run
 from ebpl.terminal import Silent, measures_table
+from ebpl.training import checkpoint
 from ebpl.training.callbacks import Callback
 from ebpl.training.losses import Coupling, CrossEntropy, Density, Loss, LossTerm, Outputs, Views, classifier_terms
 from ebpl.training.train_step import TrainStep
@@ -116,6 +117,31 @@ def test_label_smoothing_reaches_the_cross_entropy_of_every_method(method: str) 
     found = term.loss(trainer_of(quick()).state.model, [Outputs(scores, scores[:, 0])], Views([], targets)).value
     smooth = 0.7 * targets + 0.3 / 3
     assert found.item() == pytest.approx(-(smooth * scores.log_softmax(1)).sum(1).mean().item())
+
+
+def test_every_choice_for_long_trainings_is_resumed_bit_for_bit() -> None:
+    changes = {
+        "model.norm": "group",
+        "data.strong_views": "randaugment",
+        "consistency.weight": 1.0,
+        "consistency.batch_size": 16,
+        "consistency.confidence_threshold": 0.6,
+        "consistency.final_threshold": 0.2,
+        "consistency.temperature": 1.0,
+        "consistency.final_temperature": 0.0,
+        "consistency.distribution_alignment": True,
+        "optim.epochs": 3,
+        "optim.updates_per_epoch": 3,
+        "curriculum.steps": 1,
+    }
+    settings, data = quick(**changes), blobs()
+    whole = ebpl.train(data, settings, run="whole")
+    with pytest.raises(KeyboardInterrupt):
+        ebpl.train(data, settings.changed(runtime__checkpoint_seconds=0.0), run="cut", progress=Stop())
+    assert result(ebpl.resume("cut", data=data).path) == result(whole.path)
+    stored = checkpoint.load(whole.checkpoints, print)
+    assert stored is not None
+    assert not torch.allclose(stored["tensors"]["memory.mean_prediction"], torch.tensor(1 / 3))
 
 
 @pytest.mark.parametrize("wrong", ["ebp", "ebpl_without_energy", "curiculum-labeling"])

@@ -272,7 +272,7 @@ class Trainer:
             for place, positions in order:
                 place.copy_(positions[i])
             fraction = (epoch + i / count) / phase.epochs
-            step.prepare(state.next_ema_weight(), fraction)
+            step.prepare(state.next_ema_weight(), 1.0 if phase.step else fraction)
             whole = state.ema_updates * self.updates / count  # so that the warm-up is shortened as well
             self.rate = lr_factor(settings, fraction, whole) * state.divergence.learning_rate
             if not phase.step and self.training_set.backbone.fixed:
