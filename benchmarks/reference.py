@@ -3,8 +3,9 @@
 Float32 with TF32 allowed, eager, NCHW; the replay buffer and the images on the host, with copies every step; a pass of
 its own for the classified, the real and the sampled images; the loss is read every step. What the public code does not
 do is left out, which is in its favour: no weights are averaged, images are scaled on the device because there other
-processes do it, and each pass computes the one head that it needs. Energies are those of the Gaussians, in the closed
-form that takes as few operations as the energy of the public code's class scores.
+processes do it, and each pass computes the one head that it needs, sampling only its gradient in closed form. So a
+sampling step starts no more operations than the public code's, whose energy is that of its class scores: on a GPU a
+small network is bound by their number.
 """
 
 from __future__ import annotations
@@ -63,33 +64,22 @@ class Reference:
 
     def sample(self, start: Tensor) -> Tensor:
         """Samples after K steps of SGLD, by autograd with respect to the images."""
-        settings = self.settings
-        with torch.no_grad():
-            gaussians = self._gaussians()
+        settings, slope = self.settings, self.model.energy_head.energy_gradient()
         x = start.clone().requires_grad_(True)
         for _ in range(settings.sgld.steps):
-            (gradient,) = torch.autograd.grad(_energies(self.model.features(x), *gaussians).sum(), x)
+            features = self.model.features(x)
+            (gradient,) = torch.autograd.grad(features, x, slope(features.detach()))
             x.data += settings.sgld.noise * torch.randn_like(x) - settings.sgld.step_size * gradient
         return x.detach()
 
     def loss(self, classified: Tensor, targets: Tensor, images: Tensor, samples: Tensor) -> Tensor:
         """Cross-entropy, the energy model's likelihood and the coupling, from three passes."""
-        model, gaussians = self.model, self._gaussians()
+        model, head = self.model, self.model.gaussian
+        assert head is not None
         cross_entropy = F.cross_entropy(model.classifier(model.features(classified)), targets)
-        real, sampled = (_energies(model.features(each), *gaussians).mean() for each in (images, samples))
+        real, sampled = (head.energy(model.features(each)).mean() for each in (images, samples))
         weights = self.settings.energy.weight, self.settings.energy.coupling_weight
         return cross_entropy + weights[0] * (real - sampled) + weights[1] * model.coupling()
-
-    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
-        """P mu_c and -1/2 mu_c' P mu_c of each class, and the diagonal of P."""
-        head = self.model.gaussian
-        assert head is not None
-        return head.natural_weight(), head.natural_bias(), head.log_precision.exp()
-
-
-def _energies(features: Tensor, weight: Tensor, bias: Tensor, precision: Tensor) -> Tensor:
-    """-log sum_c exp(-E_c) for each image: 1/2 f' P f - log sum_c exp(f' P mu_c - 1/2 mu_c' P mu_c)."""
-    return features.square() @ precision / 2 - torch.logsumexp(torch.addmm(bias, features, weight.T), 1)
 
 
 @contextlib.contextmanager
