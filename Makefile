@@ -34,6 +34,7 @@ reproduced: .venv/experiments  ## write tables and figures of reproduced/ again 
 	$(BIN)/python -m experiments labels --plots-only
 	$(BIN)/python -m experiments best --plots-only --seeds 0-7
 	$(BIN)/python -m experiments parts --plots-only --seeds 3-7
+	$(BIN)/python -m experiments field --plots-only --seeds 3-7
 	$(BIN)/python -m experiments ablation --plots-only
 	rm -f reproduced/*.svg
 

@@ -16,6 +16,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="python -m benchmarks", description=described)
     add = parser.add_argument
     add("--networks", type=words, metavar="LIST", help="depth-width of each (default: 28-10,28-2,16-4; CPU: 10-1)")
+    add("--best", type=words, metavar="LIST", help="the update of the preset best with these networks (default: 16-4; "
+        "none on a CPU or with --networks)")  # fmt: skip
     add("--seeds", type=counts, metavar="LIST", help="how many runs at once on a GPU (default: 1,5)")
     add("--sgld-steps", type=positive, metavar="N", help="sampling steps K for each update (default: 20; CPU: 5)")
     add("--batch-size", type=positive, metavar="N", help="images in each part of the batch (default: 64; CPU: 16)")
@@ -61,6 +63,7 @@ def _main(arguments: list[str]) -> int:
         options.time_limit,
         terminal_progress("benchmark"),
         networks=options.networks,
+        best=options.best,
         seeds=options.seeds,
         sgld_steps=options.sgld_steps,
         batch_size=options.batch_size,

@@ -42,7 +42,12 @@ class Operations:
         sampling = settings.sgld.chains * settings.sgld.steps * self.sampling
         images = 2 * settings.optim.batch_size + settings.sgld.chains
         learning = images * (3 * self.convolutions - self.stem) + settings.optim.batch_size * 3 * self.classifier
-        return sampling + learning
+        return sampling + learning + self._consistency(settings)
+
+    def _consistency(self, settings: Settings) -> int:
+        """A prediction of each weak view by the teacher, and learning from each strong one."""
+        images = settings.consistency.batch_size if settings.consistency.weight else 0
+        return images * (self.prediction + 3 * self.convolutions - self.stem + 3 * self.classifier)
 
 
 def operations(architecture: Architecture) -> Operations:

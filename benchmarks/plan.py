@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebpl.config import Settings
+from ebpl.config.presets import preset
 from ebpl.errors import UsageError
 from ebpl.models import Architecture
 
 CHANNELS, CLASSES, IMAGES = 3, 10, 10_000
+CONSISTENCY = 4
+"""Unlabelled images in the preset `best` for each image of the classified batch: 256 for 64."""
 FACTORS = {"sgld_steps": (0.25, 0.5, 2), "batch_size": (0.25, 0.5, 2, 4), "image_size": (0.5, 2)}
 
 
@@ -28,7 +31,7 @@ class Case:
     images: int = IMAGES
     seeds: tuple[int, ...] = (1,)
     varied: str = "network"
-    """What this case is there to vary; `base`: the one that all sweeps begin from."""
+    """What this case is there to vary; `base`: the one that all sweeps begin from; `best`: the update of the preset."""
 
     @property
     def network(self) -> str:
@@ -42,11 +45,12 @@ class Case:
         return Architecture.of(self.settings("auto").model, shape, CLASSES, density=True)
 
     def settings(self, device: str) -> Settings:
-        """The paper's sampling and losses with our averaged weights, in this case's size.
+        """The paper's sampling and losses with our averaged weights, or those of `best`, in this case's size.
 
         A step costs the same at any learning rate; a low one keeps the numbers finite.
         """
-        return Settings().changed(
+        base = preset("best") if self.varied == "best" else Settings()
+        return base.changed(
             depth=self.depth,
             width=self.width,
             model__stages=3,  # the same network at every size
@@ -54,13 +58,15 @@ class Case:
             batch_size=self.batch_size,
             sgld__chains=self.batch_size,
             sgld__buffer_size=max(10_000, self.batch_size),
+            consistency__batch_size=CONSISTENCY * self.batch_size,
             learning_rate=1e-6,
             device=device,
         )
 
     def __str__(self) -> str:
+        what = "update of best, " if self.varied == "best" else ""
         return (
-            f"WRN-{self.network}, K = {self.sgld_steps}, batch {self.batch_size}, "
+            f"{what}WRN-{self.network}, K = {self.sgld_steps}, batch {self.batch_size}, "
             f"{self.image_size} x {self.image_size}, {self.images:,} images"
         )
 
@@ -77,6 +83,8 @@ class Plan:
     images: Sequence[int]
     """The numbers of training images whose cost is followed."""
     rounds: int = 5
+    best: Sequence[str] = ()
+    """The networks with which the update of the preset `best` is measured."""
     scaling: str | None = None
     """The network whose cost is followed over K, batch, image size and number of images."""
 
@@ -85,6 +93,8 @@ class Plan:
         common = (self.sgld_steps, self.batch_size, self.image_size)
         seeds = tuple(sorted(set(self.seeds)))
         cases = [Case(*network(name), *common, seeds=seeds) for name in self.networks]
+        steps = preset("best").sgld.steps
+        cases += [Case(*network(name), steps, *common[1:], seeds=seeds, varied="best") for name in self.best]
         if self.scaling:
             base = Case(*network(self.scaling), *common, varied="base")
             cases += [base, *_sweeps(base, self.images)]
@@ -93,7 +103,7 @@ class Plan:
         return cases
 
 
-ON_GPU = Plan(("28-10", "28-2", "16-4"), (1, 5), 20, 64, 32, (1_000, 100_000, 1_000_000))
+ON_GPU = Plan(("28-10", "28-2", "16-4"), (1, 5), 20, 64, 32, (1_000, 100_000, 1_000_000), best=("16-4",))
 ON_CPU = Plan(("10-1",), (1,), 5, 16, 28, (1_000, 100_000))
 
 
@@ -104,6 +114,8 @@ def plan_for(on_gpu: bool, **options: Any) -> Plan:
     """
     base = ON_GPU if on_gpu else ON_CPU
     given = {name: value for name, value in options.items() if value is not None}
+    if "networks" in given:
+        given.setdefault("best", ())
     if given.get("scaling") == "default":
         given["scaling"] = base.networks[-1]
     if not on_gpu:

@@ -29,7 +29,7 @@ class Table:
 
 def tables(record: Record) -> list[Table]:
     """Training steps, how their cost grows, and prediction; a table without rows is left out."""
-    found = [_training(record), _scaling(record), _prediction(record)]
+    found = [_training(record), _floors(record), _scaling(record), _prediction(record)]
     return [table for table in found if table.rows]
 
 
@@ -44,6 +44,29 @@ def _training(record: Record) -> Table:
             start = [row["network"], row["loop"], str(row["seeds"])]
             rows.append([*start, *_milliseconds(row), *_rates(row), _memory(row["peak_memory"])])
     return Table(title, heads, rows)
+
+
+def _floors(record: Record) -> Table:
+    """Updates beside what their operations take at the rate of a matrix product.
+
+    For the update of `best` it is predicted that it reaches the rate of the other update of the same network.
+    """
+    heads = ["network", "update", "seeds", "floor, ms", "predicted, ms", "ms a step", "share"]
+    rates = {(row["network"], row["seeds"]): row["tflops"] for row in _ours(record, "network")}
+    rows = []
+    for row in [*_ours(record, "network"), *_ours(record, "best")]:
+        best, rate = row["varied"] == "best", rates.get((row["network"], row["seeds"]))
+        predicted = _short(row["operations"] / rate / 1e9) if best and rate else ""
+        update = f"preset best, K = {row['sgld_steps']}" if best else f"K = {row['sgld_steps']}"
+        floor = _short(row["operations"] / record["matrix_rate"]["tflops"] / 1e9)
+        rows.append(
+            [row["network"], update, str(row["seeds"]), floor, predicted, *_milliseconds(row)[:1], _rates(row)[2]]
+        )
+    return Table("Updates and their floor, the time of their operations in a matrix product", heads, rows)
+
+
+def _ours(record: Record, varied: str) -> list[Row]:
+    return [row for row in record["rows"] if row["varied"] == varied and row["loop"] == "ebpl"]
 
 
 def _milliseconds(row: Row) -> list[str]:

@@ -29,11 +29,13 @@ EXPERIMENTS = {
     "labels": "one to five labels per class",
     "best": "EBPL with the preset best",
     "parts": "best with and without energies and pseudo-labels",
+    "field": "EBPL beside the methods of other papers, at equal updates and at equal minutes",
     "ablation": "one thing changed at a time",
     "outliers": "a fifth of the unlabelled images are another dataset's",
+    "open_set": "six known and four unknown classes among the unlabelled images, beside FixMatch",
     "suggestions": "label what `ebpl suggest` lists, or random images",
 }
-MULTI_RUN = ("outliers", "suggestions")
+MULTI_RUN = ("outliers", "open_set", "suggestions")
 
 
 def build_parser() -> Parser:
@@ -42,12 +44,13 @@ def build_parser() -> Parser:
     parser = Parser(prog="python -m experiments", description="Run an experiment, continue it, or show what is there.")
     add = parser.add_argument
     add("experiment", metavar="EXPERIMENT", help=described)
-    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best and parts: four "
-        "of them; ablation: blood and cifar10; else: blood)")  # fmt: skip
+    add("--datasets", type=words, metavar="LIST", help="benchmarks (default: the paper's seven; best, parts and field: "
+        "four of them; ablation: blood and cifar10; open_set: cifar10; else: blood)")  # fmt: skip
     add("--methods", type=words, metavar="LIST", help="for table1 and labels, the methods to train (default: the "
-        "paper's two); tables also show every other one that has a record")  # fmt: skip
+        "paper's two); tables also show every other one that has a record; for field, those to compare")  # fmt: skip
     add("--metrics", type=words, metavar="LIST", help="for table1, the metrics to show (default: accuracy,f_score,ece)")
-    add("--variants", type=words, metavar="LIST", help="for ablation, only these (--show lists them)")
+    add("--variants", type=words, metavar="LIST", help="for ablation, only these (--show lists them); for field, "
+        "of updates, minutes (default: both) and calibration")  # fmt: skip
     add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
     add("--show", action="store_true", help="only show which cells are there and which are missing")
     add("--plots-only", action="store_true", help="only make tables and figures from the records")
@@ -85,6 +88,8 @@ def _main(arguments: list[str]) -> int:
             f"{options.experiment} chooses {varied[0]} itself. Use --seeds and --methods, or leave it out."
         )
     settings = _settings(options)
+    if options.experiment == "field":
+        return _field(options, settings)
     return _multi_run(options, settings) if options.experiment in MULTI_RUN else _grid(options, settings)
 
 
@@ -96,6 +101,10 @@ def _settings(options: argparse.Namespace) -> Settings:
         from experiments.ablation import base
 
         return base(given)
+    if options.experiment == "field":
+        from experiments.field import field_settings
+
+        return field_settings(given, options.preset or "best")
     past = options.experiment in ("best", "parts", *MULTI_RUN)
     return preset(options.preset or ("best" if past else "standard"), given)
 
@@ -125,6 +134,35 @@ def _grid(options: argparse.Namespace, settings: Settings) -> int:
             print(path)
     of_variants = name == "ablation"
     _show(ablation.overview(chosen, records, settings) if of_variants else overview(chosen, records))
+    return 0
+
+
+def _field(options: argparse.Namespace, settings: Settings) -> int:
+    """Time an update of each method, train what is missing, write tables and figures, and show what is there."""
+    from functools import cache
+
+    from ebpl.data import load
+    from experiments import results_store
+    from experiments.field import FIELD_METHODS, TRAINED, VARIANTS, Field, measure_times, read_times
+    from experiments.grid import PAST_DATASETS
+
+    results, variants = Path(options.results), options.variants or list(TRAINED)
+    for name in variants:
+        if name not in VARIANTS:
+            raise UsageError(f"There is no variant {name!r}. {did_you_mean(name, VARIANTS)}")
+    _metrics(options)
+    asked = (settings, options.datasets or PAST_DATASETS, parse_seeds(options.seeds), options.methods or FIELD_METHODS)
+    work = Field(*asked, read_times(results, settings))
+    if not (options.show or options.plots_only):
+        read = cache(lambda name: load(name, data_dir=_data_dir(options)))
+        with _continuable():
+            work = Field(*asked, measure_times(work, results, read, _say))
+        _train(options, work.cells(variants), settings, results)
+    records = results_store.load(results)
+    if not options.show:
+        for path in work.write(Path(options.output), records):
+            print(path)
+    _show(work.overview(variants, records))
     return 0
 
 
@@ -173,7 +211,7 @@ def _multi_run(options: argparse.Namespace, settings: Settings) -> int:
         places = (results, Path(options.runs), terminal_progresses, _say, _data_dir(options))
         work = experiment_of(options.experiment)(settings, *places, time.monotonic() + options.time_limit)
         with _continuable():
-            for data in options.datasets or ["blood"]:
+            for data in options.datasets or work.datasets:
                 work.run(data, parse_seeds(options.seeds))
     _show(shown(results, options.experiment))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,29 @@ def training_curves(data: str, pairs: Found, _: ImageSet | None) -> Any:
     return figure
 
 
+def minutes_curve(data: str, lines: Mapping[str, tuple[float, Sequence[Mapping[str, Sequence[float]]]]]) -> Any:
+    """Mean accuracy and ECE on the validation images against minutes; a line for each method.
+
+    `lines` are the minutes of a whole training and the curves of each seed, by method; None where one has no curves.
+    """
+    if not all("validation_ece" in each for _, curves in lines.values() for each in curves):
+        return None
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4))
+    for place, (method, (minutes, curves)) in enumerate(lines.items()):
+        for axis, name in zip(axes, ("accuracy", "ece"), strict=True):
+            values = 100 * np.array([each[f"validation_{name}"] for each in curves])
+            x = minutes * np.arange(1, values.shape[1] + 1) / values.shape[1]
+            style = {name: value for name, value in _style(method, "soft", place).items() if name == "color"}
+            axis.plot(x, values.mean(0), label=f"{get_method(method).title}, n = {len(values)}", **style)
+            axis.fill_between(x, values.min(0), values.max(0), alpha=0.15, linewidth=0, **style)
+    for axis, name in zip(axes, ("accuracy", "ece"), strict=True):
+        axis.set(xlabel="minutes (shaded: lowest to highest seed)", ylabel=title_of(name))
+        axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize=8, frameon=False)
+    figure.suptitle(f"{data}, validation images")
+    return figure
+
+
 def samples(data: str, pairs: Found, _: ImageSet | None) -> Any:
     """Samples from the energy model after training."""
     for cell, record in reversed(pairs):
@@ -299,12 +322,19 @@ def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], Im
             figure = make(data, pairs, images(data))
             if figure is None:  # no record to draw it from
                 continue
-            figure.tight_layout()
-            for kind in ("png", "svg"):
-                drawn = io.BytesIO()
-                more = {"Source": source} | ({"Date": None} if kind == "svg" else {})
-                figure.savefig(drawn, dpi=120, format=kind, metadata=more)
-                written.append(folder / f"{experiment}-{name}-{data}.{kind}")
-                write_bytes(written[-1], drawn.getbuffer())
-            plt.close(figure)
+            written += save(figure, folder / f"{experiment}-{name}-{data}", source)
+    return written
+
+
+def save(figure: Any, path: Path, source: str) -> list[Path]:
+    """Write a figure as PNG and SVG, with what it was drawn from in the metadata; returns the paths."""
+    figure.tight_layout()
+    written = []
+    for kind in ("png", "svg"):
+        drawn = io.BytesIO()
+        more = {"Source": source} | ({"Date": None} if kind == "svg" else {})
+        figure.savefig(drawn, dpi=120, format=kind, metadata=more)
+        written.append(path.with_name(f"{path.name}.{kind}"))
+        write_bytes(written[-1], drawn.getbuffer())
+    plt.close(figure)
     return written

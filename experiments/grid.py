@@ -211,12 +211,17 @@ def cells(
     if methods and experiment not in OF_METHODS:
         raise UsageError(f"{experiment} does not compare methods; {' and '.join(OF_METHODS)} do.")
     chosen = datasets or DEFAULT_DATASETS[experiment]
-    for name in chosen:
+    checked(chosen, methods or ())
+    return EXPERIMENTS[experiment](chosen, seeds, settings, methods or PAPER_METHODS[::-1])
+
+
+def checked(datasets: Sequence[str], methods: Sequence[str]) -> None:
+    """Names that are not known are an error that suggests the right ones."""
+    for name in datasets:
         if name not in BENCHMARK_NAMES:
             raise UsageError(f"There is no benchmark {name!r}. {did_you_mean(name, BENCHMARK_NAMES)}")
-    for method in methods or ():
+    for method in methods:
         get_method(method)
-    return EXPERIMENTS[experiment](chosen, seeds, settings, methods or PAPER_METHODS[::-1])
 
 
 def shown_cells(

@@ -28,7 +28,7 @@ from experiments.results_store import Record, identity, network_of
 from experiments.table import averaged
 
 FOLDER = "beyond"
-EXPERIMENTS = ("outliers", "suggestions")
+EXPERIMENTS = ("outliers", "suggestions", "open_set")
 MOST_COLUMNS = 8
 
 Arm = dict[str, Any]
@@ -40,6 +40,8 @@ class MultiRun:
     """An experiment of several trainings for each seed, continued where it was stopped."""
 
     name: ClassVar[str]
+    datasets: ClassVar[Sequence[str]] = ("blood",)
+    """On which it is run unless told otherwise."""
     columns: ClassVar[Mapping[str, Column]] = {}
     """What is shown of each arm beside accuracy and ECE: a fraction or None."""
 
@@ -61,13 +63,20 @@ class MultiRun:
         """What a record holds of one seed, with the result of each arm under `arms`; None if time ran out."""
         raise NotImplementedError
 
+    def prepare(self, data: str, every: Sequence[Settings]) -> bool:
+        """What is done for all missing seeds at once, before any is measured; False if time ran out."""
+        return True
+
     def run(self, data: str, seeds: Sequence[int]) -> bool:
         """Run the seeds that are missing; False if time ran out."""
-        for seed in seeds:
-            settings = self.settings.changed(method="ebpl", seed=seed)
-            path = self.results / f"{self.name}-{data}-{network_of(settings.to_dict()).lower()}-seed{seed}.json"
-            if path.is_file():
-                continue
+        every = [self.settings.changed(method="ebpl", seed=seed) for seed in seeds]
+        network = network_of(self.settings.to_dict()).lower()
+        paths = {each: self.results / f"{self.name}-{data}-{network}-seed{each.seed}.json" for each in every}
+        missing = {settings: path for settings, path in paths.items() if not path.is_file()}
+        if missing and not self.prepare(data, list(missing)):
+            return False
+        for settings, path in missing.items():
+            seed = settings.seed
             self.say(f"{self.name}, {data}, seed {seed}")
             found = self.measure(data, settings)
             if found is None:
@@ -82,10 +91,10 @@ class MultiRun:
             self._loaded[name] = load(name, data_dir=self.data_dir)
         return self._loaded[name]
 
-    def trained(self, wanted: Mapping[str, Settings], images: ImageSet) -> list[Run] | None:
+    def trained(self, wanted: Sequence[tuple[str, Settings]], images: ImageSet) -> list[Run] | None:
         """Finished runs by these names, trained now if need be; None if the time was over before."""
         runs = []
-        for name, settings in wanted.items():
+        for name, settings in wanted:
             path = self.runs / f"{name}-seed{settings.seed}"
             clear_half(path)
             runs.append(Run(path) if path.is_dir() else Run.create(path, settings, images, {}))

@@ -94,7 +94,7 @@ class Outliers(MultiRun):
         other = self.load(OTHERS[data])
         images, outlier = contaminated(self.load(data), other, FRACTION, settings.seed)
         arms = {"kept": settings, "rejected": settings.changed({"curriculum.reject_outliers": REJECTED_ABOVE})}
-        runs = self.trained({f"outliers-{data}-{arm}": each for arm, each in arms.items()}, images)
+        runs = self.trained([(f"outliers-{data}-{arm}", each) for arm, each in arms.items()], images)
         if runs is None:
             return None
         unseen = [self.load(each) for each in UNSEEN.get(data, ())]
@@ -116,8 +116,8 @@ def _measured(run: Run, images: ImageSet, outlier: NDArray[np.bool_], unseen: Se
     foreign = outlier[parts.unlabeled]
     result = run.metrics()
     return {
-        "auroc": _auroc(predictions.energies[~foreign], predictions.energies[foreign]),
-        "auroc_distance": _auroc(distances[~foreign], distances[foreign]),
+        "auroc": auroc(predictions.energies[~foreign], predictions.energies[foreign]),
+        "auroc_distance": auroc(distances[~foreign], distances[foreign]),
         "unseen": {other.name: of_unseen(model, images, other, dtype) for other in unseen},
         "metrics": result["metrics"],
         "last": result["last"]["metrics"],
@@ -151,12 +151,12 @@ def of_unseen(model: HybridModel, images: ImageSet, other: ImageSet, dtype: torc
     mine = predict(model, images.test.pixels[:MOST], dtype)
     theirs = predict(model, resized(foreign, images.shape[1:]), dtype)
     return {
-        "energy": _auroc(mine.energies, theirs.energies),
-        "confidence": _auroc(-mine.confidences, -theirs.confidences),
+        "energy": auroc(mine.energies, theirs.energies),
+        "confidence": auroc(-mine.confidences, -theirs.confidences),
     }
 
 
-def _auroc(belonging: NDArray[np.float64], outliers: NDArray[np.float64]) -> float:
+def auroc(belonging: NDArray[np.float64], outliers: NDArray[np.float64]) -> float:
     """The area under the ROC curve: how often an outlier has the higher value."""
     from sklearn.metrics import roc_auc_score
 

@@ -18,7 +18,7 @@ from ebpl.errors import DataError
 from ebpl.io import write_text
 from ebpl.methods import get_method
 from ebpl.terminal import markdown_table
-from experiments import parts, table
+from experiments import field, parts, table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
@@ -135,6 +135,12 @@ def parts_of_best(records: Sequence[Record]) -> str:
     )
 
 
+def beside_other_methods(records: Sequence[Record]) -> str:
+    """EBPL beside the methods of other papers; nothing where none was measured."""
+    text = field.published().markdown(records)
+    return f"{field.INTRODUCTION}\n\n{text}" if text else ""
+
+
 def presets(records: Sequence[Record]) -> str:
     """What a whole EBPL training with pseudo-labels costs with each preset, where it was measured."""
     lines = []
@@ -164,6 +170,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "paper configuration": lambda records: paper_configuration(records),
     "best": lambda records: best(records),
     "parts": lambda records: parts_of_best(records),
+    "field": lambda records: beside_other_methods(records),
     "presets": lambda records: presets(records),
 }
 

@@ -28,7 +28,7 @@ class Suggestions(MultiRun):
         parts = split_for(whole, settings)
         first = _as_own_data(whole, parts.labeled, parts.validation)
         without = settings.changed(validation_fraction=0.0)
-        begun = self.trained({f"suggestions-{data}-before": without}, first)
+        begun = self.trained([(f"suggestions-{data}-before", without)], first)
         if begun is None:
             return None
         chosen = np.array([each.index for each in suggest(begun[0], SUGGESTED, data=first)])
@@ -40,7 +40,7 @@ class Suggestions(MultiRun):
             labels = first.train.labels.copy()
             labels[added] = truth[added]
             images = replace(first, train=Images(first.train.pixels, labels))
-            again = self.trained({f"suggestions-{data}-{arm}": without}, images)
+            again = self.trained([(f"suggestions-{data}-{arm}", without)], images)
             if again is None:
                 return None
             found[arm] = _measured(again[0], truth, added, len(whole.classes))

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,6 +35,7 @@ from ebpl.models.outliers import fit_detector, outlier_limit
 from ebpl.models.predictions import predict, predict_with_features
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
+from experiments.outliers import auroc
 from experiments.photos import with_test_images
 
 Floats = NDArray[np.float64]
@@ -78,12 +78,6 @@ def scores(model: HybridModel, train: Tensor, labels: NDArray[np.int64]) -> dict
         "nearest neighbours": neighbors,
         "reconstruction error": error,
     }
-
-
-def auroc(belonging: Floats, others: Floats) -> float:
-    """The area under the ROC curve: how often an image of another kind has the higher score."""
-    truth = np.repeat([0, 1], [len(belonging), len(others)])
-    return float(roc_auc_score(truth, np.concatenate([belonging, others])))
 
 
 def measured(name: str, images: ImageSet, settings: Settings, test: Mapping[str, Tensor]) -> dict[str, Any]:

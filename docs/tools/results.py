@@ -14,7 +14,7 @@ from ebpl.config.presets import preset
 from ebpl.terminal import markdown_table
 from experiments import ablation as ablations
 from experiments import multi_run as multi_runs
-from experiments import parts, selection
+from experiments import parts, readme, selection
 from experiments import table as tables
 from experiments.grid import PAPER_DATASETS, PAST_DATASETS, UNSEEN_SEEDS, Cell, cells
 from experiments.readme import SEEDS, SHOWN, TABLES
@@ -145,6 +145,17 @@ def _accuracy_and_ece(variant: Mapping[str, Any]) -> str:
         more.append("over-confident" if variant["overconfidence"] > 0 else "under-confident")
     remark = f" ({', '.join(more)})" if more else ""
     return f"{100 * variant['accuracy']:.1f} / {100 * variant['ece']:.1f}{remark}"
+
+
+def field(root: Path) -> str:
+    """EBPL beside the methods of other papers, with the figures that are there."""
+    text = readme.beside_other_methods(_records(root))
+    shown = [
+        f"![Accuracy and ECE of EBPL and FixMatch against minutes on {path.stem.removeprefix('field-curve-')}]"
+        f"(../reproduced/{path.name})"
+        for path in sorted((root / "reproduced").glob("field-curve-*.png"))
+    ]
+    return "\n\n".join([unbroken(text), *shown]) if text else "Not measured yet."
 
 
 def multi_run(root: Path, experiment: str) -> str:

@@ -77,6 +77,8 @@ RESULT = {
     "images": "number of labelled (by class), unlabelled, validation and test images, and of the test images that are "
     "also among the training images (`test_in_training`)",
     "check": "what the calibration holdout has shown (`curriculum.calibration_holdout`); null where there is none",
+    "calibrations": "where labels were held out: metrics on the test images before any calibration, with the "
+    "temperature, and with histogram binning",
     "class_mix": "where a class mix was given or estimated: the share of each class, the logarithm of its ratio to "
     "that among the labels, and 95 % intervals of estimated shares",
     "majority_share": "share of the largest class among the labelled test images: the accuracy of always naming it",

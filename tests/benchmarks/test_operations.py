@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks.operations import operations
+from benchmarks.plan import Case
 from benchmarks.reference import Reference
 from benchmarks.training import Training
 from ebpl.config import Settings
@@ -48,6 +49,19 @@ def test_an_update_does_the_operations_that_the_shapes_tell() -> None:
     convolutions, everything = counted_by_torch(training)
     assert convolutions == convolutions_of_an_update()
     assert 0 <= everything / operations(ARCHITECTURE).update(SETTINGS) - 1 < 1e-3
+
+
+def test_the_update_of_best_does_the_operations_that_the_shapes_tell() -> None:
+    case = Case(10, 1, 2, 3, 12, images=20, varied="best")
+    settings = case.settings("cpu")
+    assert (settings.consistency.weight, settings.consistency.batch_size) == (3.0, 12)
+    training = Training(case.architecture, IMAGES, torch.eye(10)[torch.arange(20) % 10], settings, torch.float32, 1)
+    shapes = operations(case.architecture)
+    classified = 3 * settings.optim.batch_size * shapes.classifier
+    predicted = settings.consistency.batch_size * 4 * shapes.classifier
+    convolutions, everything = counted_by_torch(training)
+    assert convolutions == shapes.update(settings) - classified - predicted
+    assert 0 <= everything / shapes.update(settings) - 1 < 2e-3
 
 
 def test_the_reference_does_no_more_than_that() -> None:

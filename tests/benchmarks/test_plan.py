@@ -1,6 +1,7 @@
 import pytest
 
 from benchmarks.plan import network, plan_for
+from ebpl.config.presets import preset
 from ebpl.errors import UsageError
 
 
@@ -44,3 +45,13 @@ def test_three_parts_of_the_batch_have_one_size() -> None:
     (case,) = plan_for(on_gpu=False, batch_size=20_000).cases()
     settings = case.settings("cpu")
     assert settings.sgld.chains == settings.optim.batch_size == 20_000 <= settings.sgld.buffer_size
+
+
+def test_the_update_of_best_is_that_of_the_preset_in_the_size_of_the_case() -> None:
+    (case,) = [case for case in plan_for(on_gpu=True).cases() if case.varied == "best"]
+    settings, best = case.settings("cpu"), preset("best")
+    assert case.network == "16-4"
+    same = ("sgld.steps", "sgld.chains", "optim.batch_size", "consistency.batch_size", "consistency.weight")
+    assert all(settings[name] == best[name] for name in same)
+    assert settings.data.mixup_probability == best.data.mixup_probability
+    assert [case.network for case in plan_for(on_gpu=False, best=["10-1"]).cases()] == ["10-1", "10-1"]

@@ -1,4 +1,7 @@
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.reference import Reference
 from ebpl.config import Settings
@@ -49,6 +52,34 @@ def test_its_sampling_without_noise_ends_where_ours_does() -> None:
     theirs = reference.sample(batch(3))
     assert not torch.equal(theirs, batch(3))
     torch.testing.assert_close(theirs, ours)
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operations that are started."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **kwargs or {})
+
+
+def test_its_sampling_starts_no_more_operations_than_that_of_the_public_code() -> None:
+    reference = made()
+    model = reference.model
+
+    def public(x: torch.Tensor) -> torch.Tensor:
+        """A step up the class scores' logsumexp, as JEM's code takes it."""
+        x = x.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(model.classifier(model.features(x)).logsumexp(1).sum(), [x])
+        x.data += gradient + 0.01 * torch.randn_like(x)
+        return x.detach()
+
+    with Calls() as theirs:
+        public(batch(3))
+    with Calls() as ours:
+        reference.sample(batch(3))
+    assert ours.count <= 4 * theirs.count  # in four steps
 
 
 def test_a_step_changes_weights_and_buffer_and_tells_the_loss() -> None:

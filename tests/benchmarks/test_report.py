@@ -6,7 +6,7 @@ from benchmarks import report
 from benchmarks.record import load, save
 from benchmarks.report import BEGIN, END, fill, markdown, summary
 from ebpl.errors import DataError
-from tests.benchmarks.records import record
+from tests.benchmarks.records import record, row
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +19,14 @@ def test_tables_show_medians_spread_and_reasons() -> None:
     assert "| batch size | 128 | 200 | out of memory |  |" in text
     assert "| 16-4 | prediction from host | 512 | 3,200 | 100 | 50% |" in text
     assert "GPU Z; 200 TFLOP/s in a bfloat16 matrix product; PyTorch 2.0" in text
+
+
+def test_updates_stand_beside_their_floor_and_that_of_best_beside_a_prediction() -> None:
+    made = record()
+    made["rows"] += [row("ebpl", 30, varied="best", sgld_steps=5, operations=4_000_000_000_000)]
+    text = markdown([made])
+    assert "| 16-4 | K = 20 | 1 | 10 |  | 20 ±5% | 50% |" in text
+    assert "| 16-4 | preset best, K = 5 | 1 | 20 | 40 | 30 ±5% |" in text  # 4 TFLOP at 200, and at 100 TFLOP/s
 
 
 def test_a_record_without_scaling_has_no_table_of_it() -> None:

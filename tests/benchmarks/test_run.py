@@ -59,6 +59,17 @@ def test_a_loop_that_fails_is_a_row_with_the_reason(monkeypatch: pytest.MonkeyPa
     assert rows(record, "ebpl")[0]["speedup"] is None
 
 
+def test_the_update_of_best_has_a_row_without_a_reference() -> None:
+    record = benchmark("cpu", **TINY | {"best": ["10-1"], "rounds": 1})
+    (ours,) = [row for row in record["rows"] if row["varied"] == "best"]
+    (other,) = [row for row in rows(record, "ebpl") if row["varied"] == "network"]
+    assert ours["loop"] == "ebpl"
+    assert ours["speedup"] is None
+    assert ours["milliseconds"] > 0
+    assert (ours["sgld_steps"], other["sgld_steps"]) == (5, 1)
+    assert len(rows(record, "reference")) == 1
+
+
 def test_after_the_time_limit_nothing_new_begins() -> None:
     record = benchmark("cpu", time_limit=0, **TINY)
     assert {row["failed"] for row in record["rows"]} == {run.LATE}

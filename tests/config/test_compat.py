@@ -137,7 +137,8 @@ OF_OLD = {new: old for old, new in OLD_NAMES.items()}
 NEWER = {
     *("model.backbone", "model.encoder", "model.components", "energy.clamp_images", "optim.weight_decay", "sgld.start"),
     *("model.fine_tune", "optim.encoder_lr_factor", "data.class_mix"),
-    *("model.stages", "model.square_root"),
+    *("model.stages", "model.square_root", "model.norm", "data.strong_views"),
+    *("consistency.final_threshold", "consistency.final_temperature", "consistency.distribution_alignment"),
     *("optim.optimizer", "optim.lr_schedule", "optim.network_decay", "optim.label_smoothing"),
     *("unlabeled.weight", "unlabeled.ratio", "unlabeled.threshold", "unlabeled.momentum"),
 }
@@ -232,7 +233,8 @@ def old_checkpoint(state: dict[str, Any]) -> dict[str, Any]:
 
 def make_old(run: Run) -> None:
     """Rewrite the files of an unfinished run as version 0.1 wrote them."""
-    flat = {OF_OLD.get(name, name): value for name, value in run.settings.to_dict().items() if name != "model.backbone"}
+    newer = {"model.backbone", *(name for name in NEWER if name.startswith("consistency."))}
+    flat = {OF_OLD.get(name, name): value for name, value in run.settings.to_dict().items() if name not in newer}
     (run.path / "settings.toml").write_text(write_toml({"data": run.source, "settings": {**flat, "guard_every": 10}}))
     state = checkpoint.load(run.checkpoints, print)
     assert state is not None

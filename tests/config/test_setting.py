@@ -27,6 +27,8 @@ def test_there_is_a_setting_of_every_kind() -> None:
         "data.class_mix",
         "model.encoder",
         "optim.updates_per_epoch",
+        "consistency.final_threshold",
+        "consistency.final_temperature",
         "unlabeled.weight",
         "unlabeled.ratio",
     }

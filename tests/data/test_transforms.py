@@ -1,10 +1,14 @@
+import math
+from collections.abc import Callable
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
 
 from ebpl.config import find
-from ebpl.data.transforms import augment, strongly_augment
+from ebpl.data.transforms import CHANGES, GEOMETRY, augment, changed, randaugment, strongly_augment
 
 
 def moved(kind: str, max_shift: int, count: int = 400, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,3 +145,85 @@ def test_a_spot_moves_as_the_image_does(monkeypatch: pytest.MonkeyPatch, name: s
         assert 1.2 < across.abs().max() < 1.8
     else:
         assert 3 < torch.maximum((down - 8).abs(), across.abs()).max() <= 0.15 * size + 0.2
+
+
+PILLOW: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "identity": lambda image, _: image,
+    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
+    "brightness": lambda image, strength: ImageEnhance.Brightness(image).enhance(0.05 + 0.9 * strength),
+    "color": lambda image, strength: ImageEnhance.Color(image).enhance(0.05 + 0.9 * strength),
+    "contrast": lambda image, strength: ImageEnhance.Contrast(image).enhance(0.05 + 0.9 * strength),
+    "equalize": lambda image, _: ImageOps.equalize(image),
+    "posterize": lambda image, strength: ImageOps.posterize(image, 4 + int(5 * strength)),
+    "sharpness": lambda image, strength: ImageEnhance.Sharpness(image).enhance(0.05 + 0.9 * strength),
+    "solarize": lambda image, strength: ImageOps.solarize(image, int(255 * strength) + 1),
+}
+
+
+def smooth_pictures(channels: int) -> np.ndarray:
+    """Images (N, H, W, C) of few, unequal colours, as photographs have them."""
+    random = np.random.default_rng(1)
+    small = random.integers(0, 256, (5, channels, 4, 4)).astype(np.float32)
+    large = torch.nn.functional.interpolate(torch.from_numpy(small), (32, 30), mode="bicubic").clamp(10, 230)
+    return large.round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+
+
+def after(pixels: np.ndarray, name: str, strength: float, sign: float = 1.0) -> np.ndarray:
+    """Pixels after a change, as numbers from 0 to 255."""
+    count = len(pixels)
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+    change = torch.full((count,), CHANGES.index(name))
+    views = changed(images, change, torch.full((count,), strength), torch.full((count,), sign))
+    return np.asarray((127.5 * (views + 1)).permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("strength", [0.1, 0.55, 0.97])
+@pytest.mark.parametrize("name", PILLOW)
+def test_a_change_of_colours_is_pillows(name: str, strength: float, channels: int) -> None:
+    pixels = smooth_pictures(channels)
+    for own, view in zip(pixels, after(pixels, name, strength), strict=True):
+        image = Image.fromarray(own if channels == 3 else own[..., 0])
+        expected = np.asarray(PILLOW[name](image, strength), np.float32).reshape(own.shape)
+        np.testing.assert_allclose(view, expected, atol=1.6)  # Pillow rounds, twice in some
+
+
+def test_all_changes_are_compared_with_pillow_or_known_geometry() -> None:
+    assert set(CHANGES) == set(PILLOW) | set(GEOMETRY)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_geometry_moves_a_spot_by_up_to_the_limits(sign: float) -> None:
+    size = 33
+    at = np.arange(size) - size // 2
+    spot = 255 * np.exp(-((at[:, None] - 8.0) ** 2 + (at[None] - 0.0) ** 2) / 8)  # below the middle
+
+    def place(name: str) -> tuple[float, float]:
+        pixels = np.repeat(spot[None, :, :, None].round().astype(np.uint8), 2, 0)
+        view = after(pixels, name, 0.5, sign)[0, :, :, 0]
+        view = np.where(view > 130, view - 127.5, 0)  # what comes in from outside is gray
+        return float((view.sum(1) * at).sum() / view.sum()), float((view.sum(0) * at).sum() / view.sum())
+
+    assert place("identity") == pytest.approx((8, 0), abs=0.1)
+    assert place("rotate") == pytest.approx((8 * math.cos(math.pi / 12), sign * 8 * math.sin(math.pi / 12)), abs=0.2)
+    assert place("shear_x") == pytest.approx((8, -sign * 0.15 * 8), abs=0.2)
+    assert place("shear_y") == pytest.approx((8, 0), abs=0.2)
+    assert place("translate_x") == pytest.approx((8, -sign * 0.15 * size), abs=0.2)
+    assert place("translate_y")[0] == pytest.approx(8 - sign * 0.15 * size, abs=0.6)
+
+
+def test_a_view_has_two_changes_and_half_the_side_hidden_and_stays_in_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.from_numpy(np.repeat(smooth_pictures(3), 40, 0)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    views = randaugment(images, "none", 0, torch.Generator().manual_seed(0))
+    assert views.shape == images.shape
+    assert views.min() >= -1.001
+    assert views.max() <= 1.001
+    again = randaugment(images, "none", 0, torch.Generator().manual_seed(0))
+    assert torch.equal(views, again)
+    plain = randaugment(images, "none", 0, torch.Generator().manual_seed(0), colors=0.0)
+    recoloured = (views != plain).flatten(1).any(1).float().mean()
+    assert 1 - (6 / 14) ** 2 - 0.25 < recoloured <= 1 - (6 / 14) ** 2 + 0.1
+    monkeypatch.setattr("ebpl.data.transforms.CHOSEN", 0)
+    hidden = (randaugment(images, "none", 0, torch.Generator().manual_seed(0)) != images).any(1)
+    assert hidden.sum((1, 2)).max() == 16 * 15  # of half the height and width, where the border cuts nothing
+    assert hidden.sum((1, 2)).min() >= 8 * 7

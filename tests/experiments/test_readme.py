@@ -125,7 +125,7 @@ def test_the_baselines_weights_chosen_by_validation_labels_are_those_before_pseu
 def test_every_table_is_made_of_the_records() -> None:
     for name, make in TABLES.items():
         made = make(RECORDS)
-        assert made == "Not measured yet." or made.count("\n") > 2, name
+        assert made in ("", "Not measured yet.") or made.count("\n") > 2, name
     assert "runs together on one GPU" in TABLES["table1"](RECORDS)
 
 

@@ -5,6 +5,7 @@ from PIL import Image
 
 from ebpl.config.presets import preset
 from experiments.ablation import base
+from experiments.field import published
 from experiments.grid import UNSEEN_SEEDS, found, shown_cells
 from experiments.output import pages
 from experiments.readme import SEEDS, SHOWN
@@ -25,6 +26,8 @@ PAGES = {
     for name, settings in SETTINGS.items()
     for page, text in pages(name, CELLS[name], RECORDS, settings).items()
 }
+PAGES |= (FIELD := published()).pages(RECORDS)
+CELLS["field"] = FIELD.cells()
 FIGURES = sorted(path.name for path in FOLDER.glob("*.png"))
 
 

@@ -12,11 +12,13 @@ from ebpl import methods
 from ebpl.config import Settings
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import UsageError
+from ebpl.inference.evaluate import evaluation
 from ebpl.methods import Method, get_method, method_names, register
 from ebpl.models import HybridModel
 from ebpl.recommendation import settings_for
 from ebpl.runs import Run
 from ebpl.terminal import Silent, measures_table
+from ebpl.training import checkpoint
 from ebpl.training.callbacks import Callback
 from ebpl.training.losses import Coupling, CrossEntropy, Density, Loss, LossTerm, Outputs, Views, classifier_terms
 from ebpl.training.train_step import TrainStep
@@ -87,6 +89,59 @@ def test_the_calibration_is_checked_where_weights_are_kept_between_steps(monkeyp
         for name in method_names()
     }
     assert held_out == {**dict.fromkeys(method_names(), 6), "curriculum-labeling": 0}
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_every_method_is_measured_before_and_after_calibration(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr("ebpl.calibration.MIN_HOLDOUT", 1)
+    changes = {"curriculum.calibration_holdout": 0.4, "optim.label_smoothing": 0.1, "data.mixup_probability": 0.5}
+    run = ebpl.train(blobs(), quick(method=method, **changes), run="run")
+    found, stored = evaluation(run, blobs())["calibrations"], run.metrics()
+    assert stored["check"]["images"] == 6
+    assert list(found) == list(stored["calibrations"]) == ["none", "temperature", "histogram binning"]
+    assert found["temperature"] == pytest.approx(stored["metrics"], abs=1e-6)
+    assert len({each["accuracy"] for each in found.values()}) == 1
+    assert found["histogram binning"]["ece"] != found["none"]["ece"]
+    for name, metrics in found.items():
+        assert metrics == pytest.approx(stored["calibrations"][name], abs=1e-6)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_label_smoothing_reaches_the_cross_entropy_of_every_method(method: str) -> None:
+    settings = quick(method=method, **{"optim.label_smoothing": 0.3, "data.mixup_probability": 0.4})
+    term = next(term for term in get_method(method).terms(settings) if isinstance(term, CrossEntropy))
+    own = method == "mixmatch"  # which mixes every image in any case
+    assert (term.label_smoothing, term.mixup_probability) == (0.3, 0.0 if own else 0.4)
+    scores = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.1, 0.0]])
+    targets = torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0]])
+    found = term.loss(trainer_of(quick()).state.model, [Outputs(scores, scores[:, 0])], Views([], targets)).value
+    smooth = 0.7 * targets + 0.3 / 3
+    assert found.item() == pytest.approx(-(smooth * scores.log_softmax(1)).sum(1).mean().item())
+
+
+def test_every_choice_for_long_trainings_is_resumed_bit_for_bit() -> None:
+    changes = {
+        "model.norm": "group",
+        "data.strong_views": "randaugment",
+        "consistency.weight": 1.0,
+        "consistency.batch_size": 16,
+        "consistency.confidence_threshold": 0.6,
+        "consistency.final_threshold": 0.2,
+        "consistency.temperature": 1.0,
+        "consistency.final_temperature": 0.0,
+        "consistency.distribution_alignment": True,
+        "optim.epochs": 3,
+        "optim.updates_per_epoch": 3,
+        "curriculum.steps": 1,
+    }
+    settings, data = quick(**changes), blobs()
+    whole = ebpl.train(data, settings, run="whole")
+    with pytest.raises(KeyboardInterrupt):
+        ebpl.train(data, settings.changed(runtime__checkpoint_seconds=0.0), run="cut", progress=Stop())
+    assert result(ebpl.resume("cut", data=data).path) == result(whole.path)
+    stored = checkpoint.load(whole.checkpoints, print)
+    assert stored is not None
+    assert not torch.allclose(stored["tensors"]["memory.mean_prediction"], torch.tensor(1 / 3))
 
 
 @pytest.mark.parametrize("wrong", ["ebp", "ebpl_without_energy", "curiculum-labeling"])

@@ -1,10 +1,13 @@
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from benchmarks.operations import Operations, operations
 from ebpl.config import Settings
+from ebpl.kernels import _fits
 from ebpl.models import Architecture, build_backbone
-from ebpl.models.wide_resnet import WideResNet, stages_for
+from ebpl.models.wide_resnet import ResidualBlock, WideResNet, stages_for
 from tests.helpers import architecture
 
 
@@ -81,3 +84,59 @@ def test_images_of_a_batch_do_not_see_each_other() -> None:
     whole = model.features(images)
     parts = torch.cat([model.features(images[i : i + 1]) for i in range(6)])
     torch.testing.assert_close(whole, parts)
+
+
+def normalised(x: torch.Tensor) -> torch.Tensor:
+    """Each image and group of 16 channels with a mean of 0 and a variance of 1."""
+    groups = x.unflatten(1, (-1, 16))
+    mean, variance = groups.mean((2, 3, 4), keepdim=True), groups.var((2, 3, 4), keepdim=True, correction=0)
+    return ((groups - mean) / (variance + 1e-5).sqrt()).flatten(1, 2)
+
+
+def convolved(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """A convolution with filters of mean 0 and length 1."""
+    assert isinstance(layer, nn.Conv2d)
+    rows = layer.weight.flatten(1) - layer.weight.flatten(1).mean(1, keepdim=True)
+    weight = (rows / rows.norm(dim=1, keepdim=True)).view_as(layer.weight)
+    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
+
+
+def test_group_norm_and_standardised_weights_are_as_defined() -> None:
+    network = WideResNet(10, 2, 3, norm="group")
+    network.initialise(torch.Generator().manual_seed(0))
+    images = torch.randn(4, 3, 12, 12)
+    x = convolved(images, network.stem)
+    for block in network.blocks:
+        assert isinstance(block, ResidualBlock)
+        inner = convolved(F.leaky_relu(normalised(x), 0.2), block.conv1)
+        shortcut = x if isinstance(block.shortcut, nn.Identity) else convolved(x, block.shortcut)
+        x = convolved(F.leaky_relu(normalised(inner), 0.2), block.conv2) + shortcut
+    expected = F.leaky_relu(normalised(x), 0.2).mean((2, 3))
+    torch.testing.assert_close(network(images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_with_group_norm_images_do_not_see_each_other_and_the_length_of_weights_does_not_matter() -> None:
+    network = WideResNet(10, 1, 1, norm="group")
+    network.initialise(torch.Generator().manual_seed(1))
+    images = torch.randn(5, 1, 8, 8)
+    whole = network(images)
+    torch.testing.assert_close(whole, torch.cat([network(each[None]) for each in images]), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.mul_(7.0)
+    torch.testing.assert_close(network(images), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_the_setting_is_part_of_the_architecture_and_the_kernels_leave_it_to_pytorch() -> None:
+    chosen = Settings().changed({"model.norm": "group"}).model
+    made = Architecture.of(chosen, (3, 32, 32), 3, density=True)
+    assert made.options["norm"] == "group"
+    assert "norm" not in Architecture.of(Settings().model, (3, 32, 32), 3, density=True).options
+    network = made.build().features
+    assert isinstance(network, WideResNet)
+    assert network.norm == "group"
+    assert not _fits(network, (3, 32, 32), 64)
+    assert _fits(WideResNet(16, 4, 3), (3, 32, 32), 64)
+    with pytest.raises(ValueError, match="not none or group"):
+        WideResNet(10, 1, 1, norm="batch")

@@ -1,5 +1,7 @@
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from ebpl.training.losses import (
 )
 from ebpl.training.training_set import ALL, LABELED, UNLABELED
 from tests.helpers import architecture, quick, trainer_of
+from tests.methods.steps import in_two, random_scores, softmax
 
 
 def judged(model: nn.Module, term: LossTerm, *inputs: Tensor, targets: Tensor | None = None) -> Loss:
@@ -268,3 +271,73 @@ def test_true_labels_are_learned_with_their_own_class_mix_and_pseudo_labels_with
         plain = scores - ratio
         expected = F.cross_entropy(torch.where(true.bool(), plain, scores), images.targets[step.positions[LABELED]])
         torch.testing.assert_close(term.loss(model, [Outputs(*model(views.inputs[0]))], views).value, expected)
+
+
+def consistency_step(fraction: float, prior: Sequence[float] = (), mix: Sequence[float] = (0.0, 0.0, 0.0)) -> Any:
+    """As much of a step as the targets of consistency need."""
+    targets = torch.tensor([prior], dtype=torch.float64) if prior else torch.zeros(0, 3)
+    return SimpleNamespace(
+        fraction=torch.tensor(fraction, dtype=torch.float64),
+        memory={"mean_prediction": torch.full((3,), 1 / 3, dtype=torch.float64)},
+        mean_of_all=lambda value: value,
+        training_set=SimpleNamespace(targets=targets, labeled=len(targets)),
+        state=SimpleNamespace(model=SimpleNamespace(log_mix=torch.tensor(mix, dtype=torch.float64))),
+    )
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
+def test_threshold_and_temperature_change_in_a_line(fraction: float) -> None:
+    scores = random_scores(40, 3)
+    term = Consistency(1.0, 0.9, 1.0, final_threshold=0.3, final_temperature=0.2)
+    threshold, temperature = 0.9 - 0.6 * fraction, 1.0 - 0.8 * fraction
+    sure = softmax(scores.numpy()).max(1) >= threshold
+    expected = softmax(scores.numpy() / temperature) * sure[:, None]
+    assert 0 < sure.sum() < (40 if fraction < 1 else 41)
+    np.testing.assert_allclose(term.targets(consistency_step(fraction), scores), expected)
+
+
+def test_soft_targets_may_end_as_hard_ones() -> None:
+    scores = random_scores(40, 3)
+    step = consistency_step(1.0)
+    hard = Consistency(1.0, 0.0, 1.0, final_temperature=0.0).targets(step, scores)
+    np.testing.assert_allclose(hard.numpy(), np.eye(3)[scores.argmax(1)], atol=1e-3)
+    soft = Consistency(1.0, 0.0, 1.0, final_temperature=0.0).targets(consistency_step(0.0), scores)
+    torch.testing.assert_close(soft, Consistency(1.0, 0.0, 1.0).targets(step, scores))
+
+
+def test_aligned_targets_have_the_class_mix_of_the_labels_in_the_long_run() -> None:
+    prior, mix = np.array([0.5, 0.3, 0.2]), np.array([0.0, 0.4, -0.3])
+    term = Consistency(1.0, 0.0, 1.0, aligned=True)
+    step = consistency_step(0.0, prior.tolist(), mix.tolist())
+    assert term.memory(3)["mean_prediction"].tolist() == pytest.approx([1 / 3] * 3)
+    mean = np.full(3, 1 / 3)
+    for seed in range(3):
+        scores = random_scores(50, 3, seed)
+        said = softmax(scores.numpy())
+        mean = 0.999 * mean + 0.001 * said.mean(0)
+        expected = said * prior * np.exp(mix) / mean
+        expected /= expected.sum(1, keepdims=True)
+        np.testing.assert_allclose(term.targets(step, scores), expected)
+        np.testing.assert_allclose(step.memory["mean_prediction"], mean)
+    assert Consistency().memory(3) == {}
+
+
+def test_two_processes_align_alike() -> None:
+    term, scores = Consistency(1.0, 0.5, aligned=True), random_scores(20, 3)
+    single = term.targets(consistency_step(0.0, [0.6, 0.2, 0.2]), scores)
+
+    def half(step: Any, index: int) -> torch.Tensor:
+        more = consistency_step(0.0, [0.6, 0.2, 0.2])
+        step.training_set, step.state, step.fraction = more.training_set, more.state, more.fraction
+        return term.targets(step, scores[10 * index : 10 * index + 10])
+
+    both = in_two(term, half, 3)
+    torch.testing.assert_close(torch.cat([targets for _, targets in both]), single)
+
+
+def test_the_settings_of_consistency_reach_its_term() -> None:
+    names = ("final_threshold", "final_temperature", "distribution_alignment")
+    changes = dict(zip((f"consistency.{name}" for name in names), (0.2, 0.4, True), strict=True))
+    *_, term = classifier_terms(preset("best", changes))
+    assert isinstance(term, Consistency)
+    assert (term.final_threshold, term.final_temperature, term.aligned) == (0.2, 0.4, True)

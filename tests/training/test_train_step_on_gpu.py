@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,9 @@ def trained(
     settings = Settings().changed(small, method=method, **more)
     terms = get_method(method).terms(settings)
     head = "diagonal" if any(term.gaussian for term in terms) else None
-    state = TrainState(architecture(head, width=2, shape=(3, 16, 16), classes=4), settings, device, ranks)
+    built = architecture(head, width=2, shape=(3, 16, 16), classes=4)
+    built = replace(built, options={**built.options, "norm": settings.model.norm})
+    state = TrainState(built, settings, device, ranks)
     if any(term.density for term in terms):
         state.create_buffer((3, 16, 16))
     state.create_memory([term.memory(4) for term in terms])
@@ -112,6 +115,26 @@ def test_a_captured_fast_step_is_as_exact_as_the_plain_one_in_bfloat16(more: dic
     torch.testing.assert_close(fast_sums, exact_sums, rtol=2e-2, atol=2e-2)
     for part in PARTS:
         assert distance(fast, exact, part) < 1.5 * distance(plain, exact, part), part
+
+
+LONG = {
+    "data__strong_views": "randaugment",
+    "consistency__final_threshold": 0.3,
+    "consistency__final_temperature": 0.0,
+    "consistency__distribution_alignment": True,
+}
+
+
+@pytest.mark.parametrize("norm", ["none", "group"])
+def test_the_choices_for_long_trainings_are_captured(norm: str) -> None:
+    more: dict[str, object] = {**CONSISTENCY, **LONG, "consistency__confidence_threshold": 0.6, "model__norm": norm}
+    plain, plain_sums = trained(False, torch.float32, fast=False, **more)
+    captured, captured_sums = trained(True, torch.float32, fast=False, **more)
+    torch.testing.assert_close(captured_sums, plain_sums, rtol=2e-2, atol=2e-2)
+    for part in (*PARTS, "memory"):
+        assert distance(captured, plain, part) < 0.05, part
+    _, bfloat16_sums = trained(True, torch.bfloat16, **more)  # with group norm on PyTorch's own kernels
+    torch.testing.assert_close(bfloat16_sums, plain_sums, rtol=1e-1, atol=1e-1)
 
 
 def test_capturing_does_not_change_the_state() -> None:

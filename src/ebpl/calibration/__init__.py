@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ebpl.calibration.histogram_binning import Bins, apply_bins, fit_bins
 from ebpl.errors import some_of
 from ebpl.io import is_number
 from ebpl.rng import derived_seed
@@ -60,6 +61,8 @@ class CalibrationCheck:
     """How far the steps had moved that confidence when it was last checked."""
     folds: int = 0
     """Of the cross-validation that it comes from, in which the steps were taken too; 0: the labels were held out."""
+    bins: Bins = ()
+    """Of histogram binning, where the labels were held out: for comparison, not in what is kept."""
 
     @staticmethod
     def of(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> CalibrationCheck:
@@ -67,7 +70,8 @@ class CalibrationCheck:
         accuracy, confidence, proof, likeliest = _compared(probabilities, labels, 1.0, PRIOR_SCALE)
         # a few confident errors make a high temperature likely even where the model is under-confident on the whole
         clear = proof >= EVIDENCE and (likeliest > 1) == (confidence > accuracy)
-        return CalibrationCheck(len(labels), accuracy, confidence, proof, likeliest if clear else 1.0)
+        temperature, bins = likeliest if clear else 1.0, fit_bins(probabilities, labels)
+        return CalibrationCheck(len(labels), accuracy, confidence, proof, temperature, bins=bins)
 
     @staticmethod
     def cross_validated(
@@ -84,9 +88,12 @@ class CalibrationCheck:
         needed = {field.name for field in fields(CalibrationCheck) if field.default is MISSING}
         if not isinstance(value, dict) or not needed <= value.keys() <= names:
             return None
-        if not all(map(is_number, value.values())):
+        numbers, bins = {name: each for name, each in value.items() if name != "bins"}, value.get("bins", ())
+        if not all(map(is_number, numbers.values())) or not value["temperature"] > 0:
             return None
-        return CalibrationCheck(**value) if value["temperature"] > 0 else None
+        if not isinstance(bins, (list, tuple)) or not all(map(_is_bin, bins)):
+            return None
+        return CalibrationCheck(**numbers, bins=tuple((begin, confidence) for begin, confidence in bins))
 
     def __str__(self) -> str:
         how = f"labels in {self.folds}-fold cross-validation" if self.folds else "held-out labels"
@@ -101,6 +108,17 @@ class CalibrationCheck:
             return f"{found}: no evidence against the calibration."
         wrong = "over-confident" if self.temperature > 1 else "under-confident"
         return f"{found}: {wrong}, so class scores are divided by a temperature of {self.temperature:.2f}."
+
+
+def _is_bin(value: Any) -> bool:
+    """Whether this was written down as the begin and the confidence of a bin."""
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(is_number(x) and 0 <= x <= 1 for x in value)
+
+
+def before_and_after(probabilities: NDArray[np.float64], check: CalibrationCheck) -> dict[str, NDArray[np.float64]]:
+    """Probabilities (N, C), which have the temperature, before any calibration, with it, and with histogram binning."""
+    before = apply_temperature(probabilities, 1 / check.temperature)
+    return {"none": before, "temperature": probabilities, "histogram binning": apply_bins(before, check.bins)}
 
 
 def _compared(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ebpl.inference.predict import Measured, Summary
     from ebpl.runs import Run
 
+CALIBRATED = ("accuracy", "ece", "adaptive_ece", "overconfidence", "nll", "brier", "aurc")
+"""What is shown before and after calibration."""
 UNLIKE, ENOUGH = 0.2, 20
 """Coverages of test images and of so many new ones that differ by more show that these are different images."""
 
@@ -70,6 +72,8 @@ def evaluate(options: argparse.Namespace) -> int:
     show(table)
     if rows := result.get("ensemble", result).get("by_class"):
         show(classes_table(rows))
+    if found := result.get("calibrations"):
+        show(measures_table("before and after calibration with held-out labels", found, CALIBRATED))
     if found := result.get("ensemble", result).get("prediction_sets"):
         print(_measured_sets(found))
     every = result.get("seeds", {"": result})

@@ -61,8 +61,16 @@ class DataSettings:
     mixup_probability: float = _setting(
         0.0, "probability that an image of the classified batch is mixed with another (mixup)", low=0, high=1
     )
+    strong_views: Literal["combined", "randaugment"] = _setting(
+        "combined",
+        "strong views: every change at a random strength, or two of fourteen and a hidden square as in FixMatch",
+    )
     color_jitter: float = _setting(
-        1.0, "strength of brightness, contrast and saturation changes in strong views (0: none)", low=0, high=1
+        1.0,
+        "strength of brightness, contrast and saturation changes in strong views (0: none); for randaugment, the "
+        "probability of changes of colour",
+        low=0,
+        high=1,
     )
 
 
@@ -85,6 +93,9 @@ class ModelSettings:
     width: int = _setting(4, "width factor of the wide residual network", low=1, high=100, option=True)
     stages: int = _setting(
         0, "stages of the wide residual network (0: 3 for images of up to 48 pixels, 4 up to 96, else 5)", low=0, high=5
+    )
+    norm: Literal["none", "group"] = _setting(
+        "none", "normalisation in the wide residual network: none, or group norm with weight standardisation"
     )
     precision_matrix: Literal["identity", "diagonal", "full"] = _setting(
         "diagonal", "shape of the precision matrix that all classes of the Gaussian head share"
@@ -196,8 +207,17 @@ class ConsistencySettings:
     weight: float = _setting(0.0, "weight of the consistency loss (0: off)", low=0)
     batch_size: int = _setting(256, "unlabelled images in the consistency batch", low=1, high=100_000)
     confidence_threshold: float = _setting(0.95, "least confidence of a prediction used as a target", low=0, high=1)
+    final_threshold: float | None = _setting(
+        None, "that threshold at the end of the initial training, in a line (default: the same)", low=0, high=1
+    )
     temperature: float = _setting(
         0.0, "temperature of the target: 1 is the posterior, 0 the predicted class", low=0, high=1
+    )
+    final_temperature: float | None = _setting(
+        None, "that temperature at the end of the initial training, in a line (default: the same)", low=0, high=1
+    )
+    distribution_alignment: bool = _setting(
+        False, "divide targets by the running mean prediction, and multiply by the class mix (ReMixMatch)"
     )
 
 

@@ -109,12 +109,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "consistency.confidence_threshold": 0.0,
         "consistency.temperature": 1.0,
     },
-    # The schedule of FixMatch, with which FreeMatch, SoftMatch and others were compared too. The papers' network has
-    # batch normalisation, and their strong views are RandAugment's.
+    # The schedule and the strong views of FixMatch, with which FreeMatch, SoftMatch and others were compared too. The
+    # papers' network has batch normalisation; here each image is normalised by itself.
     "fixmatch": {
         "method": "fixmatch",
         "model.depth": 28,
         "model.width": 2,
+        "model.norm": "group",
+        "data.strong_views": "randaugment",
         "data.max_shift": 4,
         "data.pixel_noise": 0.0,
         "optim.epochs": 1024,

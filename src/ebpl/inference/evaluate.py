@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ebpl.calibration import warnings_of
+from ebpl.calibration import CalibrationCheck, before_and_after, warnings_of
+from ebpl.calibration.class_mix import reweight
 from ebpl.calibration.conformal import calibrate, check_coverage, check_method, cross_fitted, measure_sets
 from ebpl.config import Settings
 from ebpl.data.dataset import Images
@@ -37,6 +38,8 @@ from ebpl.training.train_state import TrainState
 from ebpl.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ebpl.models import HybridModel
     from ebpl.training.trainer import Trainer
 
@@ -112,6 +115,8 @@ def _evaluated(
     found = _evaluation(probabilities, images.labels, description["classes"], description["chosen"])
     sizes = {"images": {"test": found["metrics"]["images"]}}
     warnings = warnings_of({**found, **sizes}, "test image" if data is None else "labelled image")
+    check = CalibrationCheck.stored(run.metrics().get("check")) if run.finished else None
+    found |= _calibrations(probabilities, images.labels, check, model.log_mix)
     told = [*notes, *([] if class_mix is not None else _other_mix(run, found["by_class"]))]
     return {**found, "notes": told, "warnings": warnings}, probabilities, images.labels
 
@@ -126,6 +131,17 @@ def _other_mix(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     other = "These images have another one: --class-mix FILE gives probabilities for that"
     other += ", and training with --class-mix auto estimates it." if mix.is_of_labels else "."
     return [f"{mix.sentences()[0]} {other}"]
+
+
+def _calibrations(
+    probabilities: Floats, labels: Labels, check: CalibrationCheck | None, log_mix: Tensor
+) -> dict[str, Any]:
+    """Metrics before and after what held-out labels correct, where there are any; binning knows no class mix."""
+    if check is None or not check.bins:
+        return {}
+    mix = log_mix.cpu().double().numpy()
+    ways = before_and_after(reweight(probabilities, -mix), check)
+    return {"calibrations": {name: measure(reweight(each, mix), labels) for name, each in ways.items()}}
 
 
 def evaluation_of_seeds(
@@ -204,6 +220,7 @@ def finish(run: Run, trainer: Trainer) -> None:
         probabilities = _predicted(model, settings, data.test)
         result = _evaluation(probabilities, data.test.labels, data.classes, chosen)
         result |= _usual_sets(probabilities, data.test.labels, data.classes)
+        result |= _calibrations(probabilities, data.test.labels, state.progress.check, model.log_mix)
         arrays = {**_answers(probabilities, data.test.labels), **arrays}
         last = state.tempered(_predicted(state.predictor, settings, data.test))
         result["last"] = {"metrics": measure(last, data.test.labels)}

@@ -239,7 +239,9 @@ def fast_network(
 
 
 def _fits(network: WideResNet, shape: Sequence[int], images: int) -> bool:
-    """Whether the kernels can compute this network for that many images (channels, H, W)."""
+    """Whether the kernels can compute this network for that many images (channels, H, W); they know no norm."""
+    if network.norm != "none":
+        return False
     channels = [layer.out_channels for layer in network.modules() if isinstance(layer, nn.Conv2d)]
     halved = 2 ** (network.stages - 1)
     if any(each % 16 for each in channels) or shape[1] % halved or shape[2] % halved:

@@ -228,13 +228,14 @@ class Architecture:
         if settings.encoder:
             from ebpl.models.encoder import options_of
 
-            options = options_of(settings.encoder, settings.components) | settings.feature_options
-            return cls("encoder", image_shape, classes, precision, options)
-        options = {"depth": settings.depth, "width": settings.width}
+            chosen = options_of(settings.encoder, settings.components) | settings.feature_options
+            return cls("encoder", image_shape, classes, precision, chosen)
+        options: dict[str, Any] = {"depth": settings.depth, "width": settings.width}
         if settings.backbone == "wide_resnet":
             from ebpl.models.wide_resnet import stages_for
 
             options["stages"] = settings.stages or stages_for(*image_shape[1:])
+            options |= {} if settings.norm == "none" else {"norm": settings.norm}
         elif settings.backbone == "rows":
             options = {"components": settings.components, **settings.feature_options}
         return cls(settings.backbone, image_shape, classes, precision, options)

@@ -131,8 +131,8 @@ def _wrong(description: Any, tensors: int) -> str | None:
 
 
 def _is_options(value: Any) -> bool:
-    """Numbers, and for an encoder what it is called, where it comes from and how it is trained."""
-    named = ("encoder", "digest", "architecture", "title", "licence", "source", "fine_tune")
+    """Numbers, the kind of normalisation, and what an encoder is called, where it is from and how it is trained."""
+    named = ("encoder", "digest", "architecture", "title", "licence", "source", "fine_tune", "norm")
     return is_object(value) and all(is_text(each) if key in named else is_whole(each) for key, each in value.items())
 
 

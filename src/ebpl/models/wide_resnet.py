@@ -1,7 +1,8 @@
-"""Wide residual network without normalisation layers (Zagoruyko and Komodakis 2016, as used by JEM).
+"""Wide residual network without batch normalisation (Zagoruyko and Komodakis 2016, as used by JEM).
 
 Batch normalisation would mix the statistics of real and sampled images, so there is none; LeakyReLU keeps the energy's
-gradient with respect to the image alive everywhere.
+gradient with respect to the image alive everywhere. `norm="group"` normalises each image by itself: group norm (Wu and
+He 2018) before each activation, and standardised weights (Qiao et al. 2019).
 
 Larger images get more stages, each at half the height and width of the one before. They are put in front, with half the
 channels for each: four times the pixels at a quarter of the operations a pixel, so every stage costs the same. Images
@@ -24,6 +25,9 @@ from torch.nn import functional as F
 from ebpl.models import Backbone
 
 SLOPE = 0.2
+GROUP = 16
+"""Channels that are normalised together."""
+NORMS = ("none", "group")
 LEAST, MOST = 3, 5
 """Stages: of Zagoruyko and Komodakis, and of the largest images."""
 LARGEST = 48
@@ -40,19 +44,41 @@ def stages_for(height: int, width: int) -> int:
     return min(MOST, LEAST + halvings)
 
 
-class ResidualBlock(nn.Module):
-    """Activation, convolution, twice, plus a shortcut (1 x 1 convolution where the shape changes)."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
-        same = inputs == outputs and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride=stride)
+class StandardizedConv2d(nn.Conv2d):
+    """A convolution whose filters have a mean of 0 and a length of 1, whatever their weights."""
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.conv1(F.leaky_relu(x, SLOPE))
-        outer: Tensor = self.conv2(F.leaky_relu(inner, SLOPE))
+        weight = self.weight.float()
+        weight = weight - weight.mean((1, 2, 3), keepdim=True)
+        weight = weight * torch.rsqrt(weight.square().sum((1, 2, 3), keepdim=True) + 1e-10)
+        return F.conv2d(x, weight.to(self.weight.dtype), self.bias, self.stride, self.padding)
+
+
+def convolution(norm: str, inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps height and width, or divides them by its stride."""
+    kind = StandardizedConv2d if norm == "group" else nn.Conv2d
+    return kind(inputs, outputs, size, stride=stride, padding=size // 2)
+
+
+def normalisation(norm: str, channels: int) -> nn.Module:
+    """What comes before an activation."""
+    return nn.GroupNorm(channels // GROUP, channels) if norm == "group" else nn.Identity()
+
+
+class ResidualBlock(nn.Module):
+    """Normalisation if any, activation, convolution, twice, plus a shortcut (1 x 1 where the shape changes)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str = "none") -> None:
+        super().__init__()
+        self.norm1, self.norm2 = normalisation(norm, inputs), normalisation(norm, outputs)
+        self.conv1 = convolution(norm, inputs, outputs, 3, stride)
+        self.conv2 = convolution(norm, outputs, outputs, 3)
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else convolution(norm, inputs, outputs, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv1(F.leaky_relu(self.norm1(x), SLOPE))
+        outer: Tensor = self.conv2(F.leaky_relu(self.norm2(inner), SLOPE))
         shortcut: Tensor = self.shortcut(x)
         return outer + shortcut
 
@@ -60,22 +86,25 @@ class ResidualBlock(nn.Module):
 class WideResNet(Backbone):
     """Images (N, channels, H, W) in, features (N, 64 * width) out; depth = 6n + 4 has n blocks in each stage."""
 
-    def __init__(self, depth: int, width: int, channels: int, stages: int = LEAST) -> None:
+    def __init__(self, depth: int, width: int, channels: int, stages: int = LEAST, norm: str = "none") -> None:
         super().__init__()
+        if norm not in NORMS:
+            raise ValueError(f"norm is {norm!r}, not {' or '.join(NORMS)}")
         blocks = (depth - 4) // 6
         widths = [16, *(max(16, 64 * width >> stage) for stage in reversed(range(stages)))]
-        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
+        self.stem = convolution(norm, channels, widths[0], 3)
         layers: list[nn.Module] = []
         for stage in range(stages):
             for block in range(blocks):
                 inputs = widths[stage] if block == 0 else widths[stage + 1]
                 stride = 2 if block == 0 and stage > 0 else 1
-                layers.append(ResidualBlock(inputs, widths[stage + 1], stride))
+                layers.append(ResidualBlock(inputs, widths[stage + 1], stride, norm))
         self.blocks = nn.Sequential(*layers)
-        self.stages, self.dimension = stages, widths[-1]
+        self.last_norm = normalisation(norm, widths[-1])
+        self.stages, self.dimension, self.norm = stages, widths[-1], norm
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.stem(x))
+        x = self.last_norm(self.blocks(self.stem(x)))
         return F.leaky_relu(x, SLOPE).mean((2, 3), dtype=torch.float32)
 
     @torch.no_grad()
@@ -87,10 +116,13 @@ class WideResNet(Backbone):
                 module.weight.uniform_(-bound, bound, generator=generator)
                 assert module.bias is not None
                 module.bias.uniform_(-bound, bound, generator=generator)
+            elif isinstance(module, nn.GroupNorm):
+                module.reset_parameters()
 
 
 def build(options: Mapping[str, Any], shape: tuple[int, ...]) -> WideResNet:
-    """A wide residual network with the options `depth`, `width` and, but for those of older versions, `stages`."""
-    network = WideResNet(options["depth"], options["width"], shape[0], options.get("stages", LEAST))
+    """A wide residual network with the options `depth`, `width`, `norm` and, but for older versions, `stages`."""
+    more = (options.get("stages", LEAST), options.get("norm", "none"))
+    network = WideResNet(options["depth"], options["width"], shape[0], *more)
     network.batch = max(1, min(Backbone.batch, Backbone.batch * 32**2 // (shape[1] * shape[2])))  # bounded memory
     return network

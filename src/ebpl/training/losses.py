@@ -20,6 +20,11 @@ from ebpl.training.training_set import ALL, LABELED, UNLABELED
 if TYPE_CHECKING:
     from ebpl.training.train_step import TrainStep
 
+ALIGNMENT_DECAY = 0.999
+"""Of the moving average of predictions in distribution alignment."""
+COLDEST = 1e-3
+"""A temperature that falls to 0 ends here: such targets are the predicted class."""
+
 
 @dataclass
 class Views:
@@ -191,14 +196,28 @@ class Coupling(LossTerm):
 class Consistency(LossTerm):
     """Strong views of unlabelled images are taught what the teacher predicts for weak views.
 
-    Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class.
+    Predictions below the confidence threshold are masked. A temperature of 0 teaches the predicted class. Both may
+    change in a line in the course of the initial training. With distribution alignment (ReMixMatch, Berthelot et al.
+    2020) the mean prediction, a moving average in the memory, becomes the class mix of the unlabelled images.
     """
 
     logs: ClassVar[tuple[str, ...]] = ("consistency", "mask_rate")
     stream = UNLABELED
 
-    def __init__(self, weight: float = 1.0, threshold: float = 0.95, temperature: float = 0.0) -> None:
+    def __init__(
+        self,
+        weight: float = 1.0,
+        threshold: float = 0.95,
+        temperature: float = 0.0,
+        final_threshold: float | None = None,
+        final_temperature: float | None = None,
+        aligned: bool = False,
+    ) -> None:
         self.weight, self.threshold, self.temperature = weight, threshold, temperature
+        self.final_threshold, self.final_temperature, self.aligned = final_threshold, final_temperature, aligned
+
+    def memory(self, classes: int) -> dict[str, Tensor]:
+        return {"mean_prediction": torch.full((classes,), 1 / classes)} if self.aligned else {}
 
     def views(self, step: TrainStep) -> Views:
         with torch.no_grad():
@@ -208,9 +227,23 @@ class Consistency(LossTerm):
 
     def targets(self, step: TrainStep, scores: Tensor) -> Tensor:
         """What strong views are taught, (N, C), from the teacher's scores; a row sums up to the weight of its image."""
-        confident = scores.softmax(1).amax(1, keepdim=True) >= self.threshold
-        targets = (scores / self.temperature).softmax(1) if self.temperature else predicted_class(scores)
+        scores = self._align(step, scores) if self.aligned else scores
+        threshold: float | Tensor = self.threshold
+        if self.final_threshold is not None:
+            threshold = self.threshold + step.fraction * (self.final_threshold - self.threshold)
+        confident = scores.softmax(1).amax(1, keepdim=True) >= threshold
+        if self.final_temperature is not None:
+            temperature = self.temperature + step.fraction * (self.final_temperature - self.temperature)
+            targets = (scores / temperature.clamp(min=COLDEST)).softmax(1)
+        else:
+            targets = (scores / self.temperature).softmax(1) if self.temperature else predicted_class(scores)
         return targets * confident
+
+    def _align(self, step: TrainStep, scores: Tensor) -> Tensor:
+        """Scores whose softmax is that of the given ones, times the class mix over the mean prediction."""
+        mean, images = step.memory["mean_prediction"], step.training_set
+        mean.lerp_(step.mean_of_all(scores.softmax(1).mean(0)), 1 - ALIGNMENT_DECAY)
+        return scores + images.targets[: images.labeled].mean(0).log() + step.state.model.log_mix - mean.log()
 
     def loss(self, model: HybridModel, outputs: Sequence[Outputs], views: Views) -> Loss:
         assert views.targets is not None
@@ -236,7 +269,9 @@ def classifier_terms(settings: Settings) -> list[LossTerm]:
     """The terms of a classifier without a density: the supervised ones and, if it has a weight, consistency."""
     terms, chosen = supervised_terms(settings), settings.consistency
     if chosen.weight:
-        terms.append(Consistency(chosen.weight, chosen.confidence_threshold, chosen.temperature))
+        final = (chosen.final_threshold, chosen.final_temperature)
+        now = (chosen.weight, chosen.confidence_threshold, chosen.temperature)
+        terms.append(Consistency(*now, *final, chosen.distribution_alignment))
     return terms
 
 

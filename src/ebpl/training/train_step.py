@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ebpl.config import Settings
-from ebpl.data.transforms import augment, strongly_augment
+from ebpl.data.transforms import augment, randaugment, strongly_augment
 from ebpl.kernels import fast_network
 from ebpl.models.predictions import predict
 from ebpl.sampling import Langevin
@@ -60,7 +60,7 @@ class TrainStep:
         self.names = ("loss", *(name for term in terms for name in term.logs))
         self.ema_weight = torch.zeros((), device=device)
         self.fraction = torch.zeros((), device=device)
-        """How much of the phase is over, from 0 to 1."""
+        """How much of the initial training is over, from 0 to 1."""
         self.memory = state.memory
         self.sums = torch.zeros(len(self.names), device=device)
         self.widest_gap = torch.zeros((), device=device)
@@ -149,11 +149,12 @@ class TrainStep:
         return augment(images, self.augmentation, self.settings.data.max_shift, self.generator)
 
     def strong(self, images: Tensor) -> Tensor:
-        """Views that are hard to recognise: also rotated, zoomed, sheared, recoloured and partly hidden."""
+        """Views that are hard to recognise: also rotated, zoomed, sheared, recoloured or partly hidden."""
         if not self.state.model.features.takes_images:
             return images
         chosen = self.settings.data
-        return strongly_augment(images, self.augmentation, chosen.max_shift, self.generator, chosen.color_jitter)
+        change = strongly_augment if chosen.strong_views == "combined" else randaugment
+        return change(images, self.augmentation, chosen.max_shift, self.generator, chosen.color_jitter)
 
     def noisy(self, inputs: Tensor) -> Tensor:
         """Inputs as the network sees them in training: with a little noise, channels last."""

@@ -165,7 +165,7 @@ class Trainer:
         progress, epochs = self.state.progress, len(self.state.progress.history)
         return [
             *images.introduction(),
-            *images.holdout_lines(any(phase.step and phase.epochs for phase in self.schedule), self.holdout > 0),
+            *images.holdout_lines(sum(phase.epochs for phase in self.schedule[1:]) > 0, settings, self.reinitialise),
             *([str(progress.check)] if progress.check and not epochs else []),
             *([progress.class_mix.in_words(images.data.classes)] if progress.class_mix else []),
             f"{settings.method}, {settings.model.network}, {self.state.model.parameter_count():,} parameters, "
@@ -272,7 +272,7 @@ class Trainer:
             for place, positions in order:
                 place.copy_(positions[i])
             fraction = (epoch + i / count) / phase.epochs
-            step.prepare(state.next_ema_weight(), fraction)
+            step.prepare(state.next_ema_weight(), 1.0 if phase.step else fraction)
             whole = state.ema_updates * self.updates / count  # so that the warm-up is shortened as well
             self.rate = lr_factor(settings, fraction, whole) * state.divergence.learning_rate
             if not phase.step and self.training_set.backbone.fixed:

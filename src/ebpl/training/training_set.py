@@ -156,14 +156,15 @@ class TrainingSet:
             *self.backbone.notes(),
         ]
 
-    def holdout_lines(self, steps: bool, wanted: bool) -> list[str]:
+    def holdout_lines(self, steps: bool, settings: Settings, reinitialise: bool) -> list[str]:
         """What to say of labels that are held out, with curriculum steps to come or not, and where it was asked for."""
         if self.held_out:
             until = " until the first step" if steps else ", and without steps stay so"
             return [f"{self.held_out} of these labels are held out to check the calibration{until}"]
-        if wanted:
-            return [f"no labels are held out to check the calibration: that takes at least {MIN_HOLDOUT}"]
-        return []
+        if not settings.curriculum.calibration_holdout:
+            return []
+        why = "every step begins with fresh weights" if reinitialise else f"that takes at least {MIN_HOLDOUT}"
+        return [f"no labels are held out to check the calibration: {why}"]
 
     def counts(self) -> dict[str, Any]:
         """How many images were used how: labels of each class, unlabelled, validation and test images."""

@@ -25,11 +25,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ebpl.Run:
         epochs=1,
         curriculum__steps=1,
         curriculum__reject_outliers=0.9,
+        curriculum__calibration_holdout=0.4,
         consistency__weight=1.0,
         runtime__tensorboard=True,
         optim__updates_per_epoch=2,
     )
-    made = ebpl.train("digits", settings, run=path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ebpl.calibration.MIN_HOLDOUT", 1)
+        made = ebpl.train("digits", settings, run=path)
     ebpl.report(made)
     ebpl.export(made)
     return made
