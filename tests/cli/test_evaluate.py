@@ -100,3 +100,24 @@ def test_prediction_sets_are_measured_if_asked_for(capsys: pytest.CaptureFixture
     assert ebpl.evaluate(run, coverage=0.9)["prediction_sets"]["method"] == "lac"
     assert "prediction_sets" not in ebpl.evaluate(run)
     assert main(["evaluate", "sets", "--coverage", "0"]) == 2
+
+
+def test_the_metrics_before_and_after_calibration_are_shown_where_labels_were_held_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ebpl.calibration.MIN_HOLDOUT", 1)
+    short = {"epochs": 1, "pseudo_labels": "none", "method": "supervised", "optim.updates_per_epoch": 2}
+    run = ebpl.train("digits", quick(**short, **{"curriculum.calibration_holdout": 0.4}), run="held")
+    assert main(["evaluate", "held"]) == 0
+    shown = capsys.readouterr().out
+    head = next(line for line in shown.splitlines() if "histogram binning" in line)
+    assert [cell.strip() for cell in re.split("[┃│|]", head) if cell.strip()][1:] == [
+        "none",
+        "temperature",
+        "histogram binning",
+    ]
+    ece = [re.findall(r"[\d.]+ %", line) for line in shown.splitlines() if "ECE, 15 bins" in line][-1]
+    stored = run.metrics()["calibrations"]
+    assert ece == [f"{100 * each['ece']:.1f} %" for each in stored.values()]
+    assert main(["evaluate", "held", "--json", "-"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["calibrations"]) == list(stored)
