@@ -28,10 +28,11 @@ def pieces(count: int = 120) -> ImageSet:
 @pytest.mark.parametrize("fine_tune", ["all", "last"])
 def test_an_encoder_is_fine_tuned_in_a_captured_step(fine_tune: str) -> None:
     run = ebpl.train(pieces(), preset("fine-tuned", SHORT, fine_tune=fine_tune), run="run")
-    assert run.metrics()["metrics"]["accuracy"] > 0.9, run.metrics()["healed_divergences"]
+    assert run.metrics()["healed_divergences"] == []
+    assert run.metrics()["metrics"]["accuracy"] > 0.95
     assert ebpl.predict(run, pieces().train.pixels[:2], label_outliers=True)[1]["label"] == "1"
 
 
 def test_several_seeds_are_fine_tuned_side_by_side() -> None:
     runs = ebpl.train(pieces(), preset("fine-tuned", SHORT), seeds=[0, 1], run="runs")
-    assert all(run.metrics()["metrics"]["accuracy"] > 0.9 for run in runs)
+    assert all(run.metrics()["metrics"]["accuracy"] > 0.95 for run in runs)
