@@ -52,7 +52,8 @@ def test_the_page_says_which_is_best_and_which_is_close(data: str, rival: str) -
     losses, accuracies = mean(data, "nll"), mean(data, "accuracy")
     assert min(losses, key=losses.__getitem__) == OURS
     assert sorted(accuracies, key=accuracies.__getitem__)[-2:] == [rival, OURS]
-    assert accuracies[OURS] - accuracies[rival] < 0.015
+    above = accuracies[OURS] - accuracies[rival]
+    assert 0.01 < above < 0.02 if data == "intel" else above < 0.01
     ahead = accuracies[OURS] - accuracies["logistic regression"]
     assert 0.01 < ahead < 0.02 if data == "trashnet" else ahead >= 0.02
 
@@ -64,6 +65,8 @@ def test_the_page_says_that_self_training_is_too_confident() -> None:
 def test_the_page_says_where_square_roots_were_to_be_chosen() -> None:
     for each in RECORDS:
         data, labels = each["data"]["name"], each["labels_per_class"]
-        assert ("model.square_root" in each["settings"]) == (labels == 10 and data != "intel")
+        assert ("model.square_root" in each["settings"]) == (labels == 10)
+        if data == "intel":
+            assert each["methods"][OURS]["images"] == (3000 if labels == 10 else 1200)
         if (data, labels) == ("pbc", 10):
             assert each["methods"]["logistic regression"]["square_root"]
