@@ -27,18 +27,16 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data import load
 from ebpl.data.dataset import ImageSet
-from ebpl.devices import describe_environment
 from ebpl.io import write_json
 from ebpl.metrics.calibration import Floats, Labels
 from ebpl.models.predictions import predict
 from ebpl.rng import parse_seeds
-from experiments.photos import with_test_images
+from experiments.images import described, photographs
 
 COVERAGE = 0.9
 LABELS = (20, 50, 100)
 DRAWS = 20
 LABELS_PER_CLASS = 10
-ENCODER = "efficientnet_lite0"
 MAPIE = ("lac", "aps", "raps")
 Sets = Callable[[Floats, Labels, Floats], NDArray[np.bool_]]
 """From the probabilities and labels of calibration images to the sets of others with these probabilities."""
@@ -118,8 +116,7 @@ def datasets(folders: Sequence[Path]) -> Iterator[tuple[ImageSet, Settings]]:
     few = {"labels_per_class": LABELS_PER_CLASS, "validation_fraction": 0.0}
     yield load("digits"), preset("quick", **few)
     for folder in folders:
-        images = with_test_images(load(folder, image_size=224, skip_unreadable=True))
-        yield images, preset("features", **few).changed({"model.encoder": ENCODER})
+        yield photographs(folder), preset("features", **few)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,9 +152,7 @@ def _main(options: argparse.Namespace) -> int:
                     np.save(kept, probabilities)
             accuracy = float((probabilities.argmax(1) == images.test.labels).mean())
             record = {
-                "data": {"name": images.name, "fingerprint": images.fingerprint()},
-                "settings": settings.to_dict(),
-                "environment": describe_environment(settings.runtime),
+                **described(images, settings),
                 "coverage": COVERAGE,
                 "test_images": len(images.test),
                 "accuracy": accuracy,

@@ -20,13 +20,13 @@ from ebpl.cli import guarded
 from ebpl.config import Settings
 from ebpl.data.dataset import UNLABELED, Images, ImageSet
 from ebpl.data.split import split_for
-from ebpl.devices import describe_environment
 from ebpl.inference.ensemble import Ensemble
 from ebpl.io import write_json
 from ebpl.metrics import measure
 from ebpl.models.predictions import predict
 from ebpl.rng import parse_seeds
 from experiments.coverage import datasets
+from experiments.images import described
 
 
 def with_drawn_labels(images: ImageSet, settings: Settings) -> ImageSet:
@@ -64,10 +64,8 @@ def _main(options: argparse.Namespace) -> int:
                 members = [measure(predict(run.load_model()[0], pixels).probabilities, truth) for run in runs]
                 together = measure(Ensemble(runs).predict(pixels).probabilities, truth)
             record = {
-                "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                **described(images, settings),
                 "labels_drawn_by_seed": draw,
-                "settings": settings.to_dict(),
-                "environment": describe_environment(settings.runtime),
                 "members": dict(zip(map(str, seeds), members, strict=True)),
                 "ensemble": together,
             }

@@ -26,7 +26,6 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data import load
 from ebpl.data.dataset import Images, ImageSet
-from ebpl.devices import describe_environment
 from ebpl.encoders import encode_all
 from ebpl.errors import DataError
 from ebpl.io import write_json
@@ -35,7 +34,7 @@ from ebpl.metrics.calibration import Floats, expected_calibration_error
 from ebpl.models.predictions import predict
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
-from experiments.photos import with_test_images
+from experiments.images import described, photographs, with_test_images
 
 LABELS_PER_CLASS = 10
 TAIL_HEAVY = 3
@@ -169,13 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _data(options: argparse.Namespace) -> Iterator[tuple[ImageSet, Settings]]:
-    def with_test(images: ImageSet) -> ImageSet:
-        return with_test_images(replace(images, test=None) if options.tune else images)
-
     for name in options.datasets:
-        yield at_most(with_test(load(name)), options.at_most), preset(options.preset, validation_fraction=0.0)
+        images = at_most(with_test_images(load(name), options.tune), options.at_most)
+        yield images, preset(options.preset, validation_fraction=0.0)
     for folder in options.folders:
-        yield with_test(load(folder, image_size=224, skip_unreadable=True)), preset("features", validation_fraction=0.0)
+        yield photographs(folder, tune=options.tune), preset("features", validation_fraction=0.0)
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -190,14 +187,12 @@ def _main(options: argparse.Namespace) -> int:
                     json.loads(path.read_text("utf-8"))
                     if path.is_file()
                     else {
-                        "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                        **described(images, settings),
                         "ratio": ratio,
                         "labels": kind,
                         "label_counts": case.labels.tolist(),
                         "unlabelled": int((~case.images.train.labeled).sum()),
                         "mix": case.mix.tolist(),
-                        "settings": settings.to_dict(),
-                        "environment": describe_environment(settings.runtime),
                         "trained": {},
                     }
                 )

@@ -37,7 +37,7 @@ from ebpl.labeling.learning_curve import MORE, learning_curve
 from ebpl.models.encoder import EncodedImages
 from ebpl.rng import parse_seeds
 from ebpl.training.probe import logistic_regression
-from experiments.photos import with_test_images
+from experiments.images import photographs
 
 Labels = NDArray[np.int64]
 SHARE, FIRST = 0.05, 0.1
@@ -132,9 +132,9 @@ def benchmark(name: str, seed: int, networks: bool) -> Iterator[dict[str, Any]]:
             yield {**told, **found(known, wrong)}
 
 
-def photographs(folder: Path, seed: int) -> Iterator[dict[str, Any]]:
+def of_photographs(folder: Path, seed: int) -> Iterator[dict[str, Any]]:
     """Wrong labels of photographs, all of which are labelled, on the features of an encoder."""
-    images = with_test_images(load(folder, image_size=224, skip_unreadable=True))
+    images = photographs(folder)
     settings = preset("features", epochs=1, pseudo_labels="none", validation_fraction=0.0, seed=seed)
     known = judged_by_run(images, settings.changed({"model.encoder": ENCODER}))
     confused = confusions(known)
@@ -146,7 +146,7 @@ def photographs(folder: Path, seed: int) -> Iterator[dict[str, Any]]:
 
 def curves(folder: Path, seed: int) -> Iterator[dict[str, Any]]:
     """What more labels bring by the learning curve, and what they bring."""
-    images = with_test_images(load(folder, image_size=224, skip_unreadable=True))
+    images = photographs(folder)
     assert images.test is not None
     encoder = load_encoder(ENCODER)
     rows, others = (torch.from_numpy(encoder.encode(part.pixels)) for part in (images.train, images.test))
@@ -190,7 +190,7 @@ def _main(options: argparse.Namespace) -> int:
         work: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {}
         if options.folders:
             for folder in options.folders:
-                work[f"{folder.name}-{ENCODER}"] = partial(photographs, folder, seed)
+                work[f"{folder.name}-{ENCODER}"] = partial(of_photographs, folder, seed)
                 work[f"{folder.name}-curve"] = partial(curves, folder, seed)
         else:
             way = "network" if options.networks else "plain"

@@ -15,7 +15,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,10 @@ from numpy.typing import NDArray
 import ebpl
 from ebpl.cli import guarded
 from ebpl.cli.options import assignment
-from ebpl.config import RuntimeSettings, Settings
+from ebpl.config import Settings
 from ebpl.config.presets import preset
-from ebpl.data import load
-from ebpl.data.dataset import Images, ImageSet
+from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
-from ebpl.devices import describe_environment
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import DataError
 from ebpl.io import write_json
@@ -39,14 +36,13 @@ from ebpl.metrics import measure
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
 from ebpl.training.probe import SQUARE_ROOT_MARGIN
+from experiments.images import described, photographs
 
 Floats = NDArray[np.float64]
 Answer = Callable[[Floats, NDArray[np.int64], Floats], Floats]
 """Probabilities for the last rows, from rows with a label (-1: unlabelled)."""
 SMALL = 32
 """Pixels of images that are learned from nothing."""
-TESTED = 2000
-"""Images that are kept for testing where the data brings none."""
 LENGTH = 10.0
 """Of a feature vector: regularisation is chosen from powers of ten around what suits it."""
 
@@ -114,16 +110,6 @@ METHODS = {
     "from-nothing": [FROM_NOTHING],
 }
 """Ways to learn by the words of the command line."""
-
-
-def with_test_images(images: ImageSet) -> ImageSet:
-    """The data without validation images; where it brings no test images, some are drawn, the same for every seed."""
-    if images.test is not None:
-        return replace(images, validation=None)
-    order = np.random.default_rng(0).permutation(len(images.train))
-    count = min(TESTED, len(order) // 3)
-    parts: list[Images] = [images.train.take(np.sort(order[part])) for part in (slice(count), slice(count, None))]
-    return replace(images, test=parts[0], train=parts[1], validation=None)
 
 
 def normalised(train: NDArray[np.float32], test: NDArray[np.float32]) -> tuple[Floats, Floats]:
@@ -202,15 +188,10 @@ def _main(options: argparse.Namespace) -> int:
     encoder = find_encoder(options.encoder)
     wanted = [way for method in options.methods for way in METHODS[method]]
     for folder in options.folders:
-
-        def read(size: int, folder: Path = folder) -> ImageSet:
-            images = with_test_images(load(folder, image_size=size, skip_unreadable=True))
-            return with_test_images(replace(images, test=None)) if options.tune else images
-
-        images = read(encoder.size)
+        images = photographs(folder, encoder.size, options.tune)
         if not images.train.labeled.all():
             raise DataError(f"{folder}: every image must have a label, to be hidden or to be measured with.")
-        small = read(SMALL) if "from-nothing" in options.methods else images
+        small = photographs(folder, SMALL, options.tune) if "from-nothing" in options.methods else images
         if {"probes", "features"} & set(options.methods):
             encode_all(images, options.encoder, terminal_progress())
         for few in options.labels:
@@ -227,10 +208,8 @@ def _main(options: argparse.Namespace) -> int:
                     json.loads(path.read_text("utf-8"))
                     if path.is_file()
                     else {
-                        "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                        **described(images, preset("features", named)),
                         "labels_per_class": few,
-                        "settings": preset("features", named).to_dict(),
-                        "environment": describe_environment(RuntimeSettings()),
                         "threads": torch.get_num_threads(),
                         "methods": {},
                     }
@@ -241,8 +220,7 @@ def _main(options: argparse.Namespace) -> int:
                 for way in (way for way in missing if way in TRAINED):
                     chosen = preset(TRAINED[way], common if way == FROM_NOTHING else named).changed(dict(options.set))
                     found[way] = trained(small if way == FROM_NOTHING else images, chosen)
-                    how = {"settings": chosen.to_dict(), "environment": describe_environment(chosen.runtime)}
-                    record.setdefault("trained", {})[way] = how
+                    record.setdefault("trained", {})[way] = described(images, chosen)
                 if found:
                     record["methods"] |= found
                     write_json(path, record)

@@ -23,10 +23,8 @@ import ebpl
 from ebpl.cli import guarded
 from ebpl.config import Settings
 from ebpl.config.presets import preset
-from ebpl.data import load
 from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
-from ebpl.devices import describe_environment
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import UsageError
 from ebpl.io import write_json
@@ -35,8 +33,8 @@ from ebpl.models.outliers import fit_detector, outlier_limit
 from ebpl.models.predictions import predict, predict_with_features
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
+from experiments.images import described, photographs
 from experiments.outliers import auroc
-from experiments.photos import with_test_images
 
 Floats = NDArray[np.float64]
 Score = Callable[[Tensor], Floats]
@@ -119,17 +117,14 @@ def _main(options: argparse.Namespace) -> int:
         raise UsageError("Give at least two folders: images of one are unseen for a model of the other.")
     encoder = find_encoder(options.encoder)
 
-    def loaded(folder: Path) -> ImageSet:
-        return with_test_images(load(folder, image_size=encoder.size, skip_unreadable=True))
-
     test: dict[str, Tensor] = {}
     for folder in options.folders:  # all are encoded first; pixels of one folder at a time are in memory
-        images = loaded(folder)
+        images = photographs(folder, encoder.size)
         encode_all(images, options.encoder, terminal_progress())
         assert images.test is not None
         test[images.name] = torch.from_numpy(load_encoder(options.encoder).encode(images.test.pixels))
     for folder in options.folders:
-        images = loaded(folder)
+        images = photographs(folder, encoder.size)
         for seed in parse_seeds(options.seeds):
             path = options.results / f"{images.name}-{Path(options.encoder).stem}-seed{seed}.json"
             if path.is_file():
@@ -137,11 +132,9 @@ def _main(options: argparse.Namespace) -> int:
             chosen = preset("features", labels_per_class=LABELS, validation_fraction=0.0, seed=seed)
             settings = chosen.changed({"model.encoder": options.encoder})
             record = {
-                "data": {"name": images.name, "fingerprint": images.fingerprint()},
+                **described(images, settings),
                 "labels_per_class": LABELS,
                 "quantile": QUANTILE,
-                "settings": settings.to_dict(),
-                "environment": describe_environment(settings.runtime),
                 **measured(images.name, images, settings, test),
             }
             path.parent.mkdir(parents=True, exist_ok=True)

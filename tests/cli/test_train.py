@@ -65,7 +65,8 @@ def test_another_runs_settings_are_taken(asked: list[ebpl.Settings]) -> None:
 def test_settings_of_version_0_1_are_taken(asked: list[ebpl.Settings]) -> None:
     old = Path(__file__).parents[1] / "fixtures" / "old_finished"
     main(["train", "digits", "--config", str(old / "settings.toml")])
-    assert asked == [Run(old).settings.changed(stages=0)]  # a new run has as many as its images need
+    anew = {"model.stages": 0, "model.square_root": "auto"}  # a new run has what its images need
+    assert asked == [Run(old).settings.changed(anew)]
 
 
 def test_an_option_wins_over_set_and_set_over_the_file(asked: list[ebpl.Settings]) -> None:

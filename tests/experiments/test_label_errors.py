@@ -57,16 +57,14 @@ def test_a_record_is_written_for_each_dataset_and_seed_and_kept() -> None:
 
 def test_photographs_are_judged_by_an_encoder_and_their_curves_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from ebpl.config.presets import PRESETS
-    from ebpl.data import load
 
     use_small_encoder(monkeypatch)
     encoder = PRESETS["features"]["model.encoder"]
     monkeypatch.setattr(label_errors, "ENCODER", encoder)
-    monkeypatch.setattr(label_errors, "load", lambda folder, **_: load(folder))
     monkeypatch.setattr(label_errors, "CURVES", (2, 16))
     monkeypatch.setattr(label_errors, "MORE", 4)
     folder = striped_folder(labeled=90, unlabeled=0)
-    judged = list(label_errors.photographs(folder, 0))
+    judged = list(label_errors.of_photographs(folder, 0))
     assert [row["kind"] for row in judged] == list(KINDS)
     assert judged[0]["labels"] == 60
     (row,) = label_errors.curves(folder, 0)

@@ -1,14 +1,12 @@
 """The comparison with probes on the features of an encoder, on pieces of two photographs."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from ebpl.data.dataset import from_arrays
 from experiments import photos
 from tests.encoders.helpers import crops, small
 
@@ -61,49 +59,12 @@ def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
 
 
-@pytest.mark.parametrize("with_test", [True, False])
-def test_settings_are_tuned_on_images_that_are_not_test_images(with_test: bool) -> None:
-    seen: list[set[bytes]] = []
-    place = folder()
-    if not with_test:
-        shutil.rmtree(place / "test")
-    images = photos.with_test_images(photos.load(place, image_size=32))
-    assert images.test is not None
-    tested = {image.tobytes() for image in images.test.pixels}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(photos, "trained", lambda given, _: seen.append({x.tobytes() for x in given.test.pixels}) or {})
-        patch.setattr(photos, "write_json", lambda *_: None)
-        arguments = [
-            str(place),
-            "--encoder",
-            small(size=32).info.name,
-            "--labels",
-            "5",
-            "--seeds",
-            "0",
-            "--results",
-            "found",
-        ]
-        with pytest.raises(KeyError, match="accuracy"):  # nothing was measured
-            photos.main([*arguments, "--methods", "fine-tuned", "--tune"])
-    assert len(seen[0]) > 0
-    assert not seen[0] & tested
-
-
 def test_an_unlabelled_image_cannot_be_hidden_or_measured(capsys: pytest.CaptureFixture[str]) -> None:
     place = folder()
     (place / "train" / "unlabeled").mkdir()
     Image.fromarray(crops(1)[0]).save(place / "train" / "unlabeled" / "x.png")
     assert photos.main([str(place), "--encoder", small().info.name, "--results", "found"]) != 0
     assert "every image must have a label" in capsys.readouterr().err
-
-
-def test_test_images_are_drawn_where_there_are_none_and_are_not_trained_on() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (90, 8, 8, 1), dtype=np.uint8)
-    images = photos.with_test_images(from_arrays(pixels, np.arange(90) % 3))
-    assert images.test is not None
-    assert (len(images.train), len(images.test)) == (60, 30)
-    assert images.test_in_training == 0
 
 
 def test_features_are_centred_on_the_training_images_and_of_one_length() -> None:
