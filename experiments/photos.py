@@ -167,6 +167,20 @@ def trained(images: ImageSet, settings: Settings) -> dict[str, Any]:
         return {**run.metrics()["metrics"], "seconds": time.monotonic() - begun}
 
 
+Measured = dict[tuple[str, int, str], list[dict[str, float]]]
+"""Measures of all seeds, by dataset, labels a class and way to learn."""
+
+
+def recorded(results: Path) -> Measured:
+    """What the records hold."""
+    groups: Measured = {}
+    for path in sorted(results.glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        for way, found in record["methods"].items():
+            groups.setdefault((record["data"]["name"], record["labels_per_class"], way), []).append(found)
+    return groups
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, and write a record for each folder, number of labels and seed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.photos", description=__doc__)

@@ -21,6 +21,7 @@ from ebpl.terminal import markdown_table
 from experiments import field, parts, table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
+from experiments.photos import PROBES, TRAINED, recorded
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
 from experiments.table import PAPER_METRICS, title_of
 
@@ -89,6 +90,9 @@ def _hardware(records: Sequence[Record]) -> str:
     return " and ".join(sorted(names))
 
 
+ROOT = Path(__file__).parents[1]
+FEW = 10
+"""Labels a class of photographs."""
 SHOWN = ("blood", "fashion", "cifar10", "svhn", "organa", "organc", "organs", "organa-sample")
 SEEDS = range(8)
 """Of the paper's table; a cell says how many of them it is of."""
@@ -141,6 +145,20 @@ def beside_other_methods(records: Sequence[Record]) -> str:
     return f"{field.INTRODUCTION}\n\n{text}" if text else ""
 
 
+def photographs(results: Path) -> str:
+    """EBPL on the features of an encoder beside logistic regression and the most accurate probe, with few labels."""
+    found, lines = recorded(results), []
+    for data in dict.fromkeys(name for name, labels, _ in found if labels == FEW):
+        own = {way: found[data, FEW, way] for way in (*PROBES, *TRAINED) if (data, FEW, way) in found}
+        shown = {way: table.averaged(each) for way, each in own.items()}
+        probes = [way for way in shown if way in PROBES]
+        best = max(probes, key=lambda way: shown[way]["accuracy"].mean or 0.0)
+        ways = ["logistic regression", best, "EBPL on features"]
+        numbers = [f"{shown[way]['accuracy']} / {shown[way]['ece']}" for way in ways]
+        lines.append([data, str(len(own[best])), numbers[0], f"{numbers[1]} ({best})", numbers[2]])
+    return markdown_table(["data", "n", "logistic regression", "most accurate probe", "EBPL"], lines)
+
+
 def presets(records: Sequence[Record]) -> str:
     """What a whole EBPL training with pseudo-labels costs with each preset, where it was measured."""
     lines = []
@@ -171,6 +189,7 @@ TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "best": lambda records: best(records),
     "parts": lambda records: parts_of_best(records),
     "field": lambda records: beside_other_methods(records),
+    "photos": lambda _: photographs(ROOT / "results/photos"),
     "presets": lambda records: presets(records),
 }
 

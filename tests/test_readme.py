@@ -46,7 +46,7 @@ def test_its_commands_are_targets_of_the_makefile() -> None:
 
 
 def test_its_table_is_generated_from_the_records() -> None:
-    assert GENERATED.findall(README) == ["best", "parts", "field"]
+    assert GENERATED.findall(README) == ["best", "parts", "photos"]
     assert fill(README, load(ROOT / "results")) == README, "run: make readme"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from docs.tools.results import unbroken
 from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
+from experiments.photos import recorded
 from experiments.table import title_of
 
 METRICS = {"accuracy": 100, "f_score": 100, "ece": 100, "nll": 1}
@@ -16,11 +16,7 @@ METRICS = {"accuracy": 100, "f_score": 100, "ece": 100, "nll": 1}
 
 def comparison(root: Path) -> str:
     """A row for each dataset, number of labels and way to learn: mean and standard deviation over seeds."""
-    groups: dict[tuple[str, int, str], list[dict[str, float]]] = {}
-    for path in sorted((root / "results/photos").glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
-        for way, measured in record["methods"].items():
-            groups.setdefault((record["data"]["name"], record["labels_per_class"], way), []).append(measured)
+    groups = recorded(root / "results/photos")
     lines = []
     for (data, labels, way), seeds in sorted(groups.items(), key=lambda group: group[0][:2]):
         found = spread([{name: factor * each[name] for name, factor in METRICS.items()} for each in seeds])

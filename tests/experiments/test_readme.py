@@ -1,4 +1,7 @@
+import json
 import math
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -6,7 +9,8 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.errors import DataError
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, cells, found
-from experiments.readme import SEEDS, TABLES, between, comparison, fill
+from experiments.photos import PROBES, recorded
+from experiments.readme import SEEDS, TABLES, between, comparison, fill, photographs
 from experiments.results_store import Record, load
 from experiments.table import Entries, measured
 from tests.helpers import ROOT
@@ -89,6 +93,34 @@ def test_the_readme_shows_what_the_records_hold() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "<!-- results: best -->" in text
     assert text == fill(text, RECORDS), "run: make readme"
+
+
+def test_photographs_are_shown_beside_the_most_accurate_probe() -> None:
+    def of(accuracy: float) -> dict[str, float]:
+        return {"accuracy": accuracy, "ece": 0.05}
+
+    for seed, accuracy in ((3, 0.6), (4, 0.8)):
+        ways = {"logistic regression": of(0.5), "self-training": of(accuracy), "EBPL on features": of(0.9)}
+        Path("photos").mkdir(exist_ok=True)
+        for few in (5, 10):
+            found = {"data": {"name": "cats"}, "labels_per_class": few, "methods": ways}
+            Path(f"photos/cats-{few}-seed{seed}.json").write_text(json.dumps(found))
+    (row,) = photographs(Path("photos")).splitlines()[2:]
+    assert row.split(" | ")[1:] == [
+        "2",
+        "50.0 ± 0.0 / 5.0 ± 0.0",
+        "70.0 ± 14.1 / 5.0 ± 0.0 (self-training)",
+        "90.0 ± 0.0 / 5.0 ± 0.0 |",
+    ]
+
+
+def test_what_the_readme_says_of_photographs_is_so_in_the_records() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "the most accurate one is within two points everywhere" in text
+    found = recorded(ROOT / "results/photos")
+    for data in ("intel", "pbc", "trashnet"):
+        mean = {way: fmean(each["accuracy"] for each in found[data, 10, way]) for way in (*PROBES, "EBPL on features")}
+        assert max(mean[way] for way in PROBES) < mean["EBPL on features"] < max(mean[way] for way in PROBES) + 0.02
 
 
 def test_what_the_readme_says_of_the_baseline_is_so_in_the_records() -> None:
