@@ -31,7 +31,7 @@ docs: .venv/docs  ## build the documentation into site/, where it can be read of
 
 reproduced: .venv/experiments  ## write tables and figures of reproduced/ again from results/; draws images where EBPL_DATA has them
 	$(BIN)/python -m experiments table1 --plots-only --seeds 0-7 --datasets $(shell $(BIN)/python -c "from experiments.readme import SHOWN; print(','.join(SHOWN))")
-	$(BIN)/python -m experiments labels --plots-only
+	$(BIN)/python -m experiments labels --plots-only --seeds 3-7
 	$(BIN)/python -m experiments best --plots-only --seeds 0-7
 	$(BIN)/python -m experiments parts --plots-only --seeds 3-7
 	$(BIN)/python -m experiments field --plots-only --seeds 3-7

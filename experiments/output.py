@@ -82,6 +82,10 @@ def pages(
     if experiment == "parts":
         text = parts.markdown(cells, records)
         return {"parts.md": f"# What the parts of best are worth\n\n{SELECTIONS['last']}.\n\n{text}\n"}
+    if experiment == "labels":
+        text = table.markdown(table.few_labels(cells, records))
+        about = f"{SELECTIONS['chosen']}; at the end, the last averaged weights. {LENGTH_OF_STEPS}"
+        return {"labels.md": f"# One to five labels per class\n\n{about}\n\n{text}\n"}
     if experiment == "ablation":
         lines = ablation.rows(cells, records, settings)
         return {"ablation.md": f"# One thing changed at a time\n\n{ablation.markdown(lines)}\n"}

@@ -144,7 +144,8 @@ class Reproduction:
             elif run.path in errors:
                 self.failures[cell] = str(errors[run.path])
                 self.say(f"{cell} failed: {errors[run.path]}")
-        self.seconds += [(time.monotonic() - started) / len(unfinished)] * len(unfinished)
+        if unfinished:  # else all were finished before, and only their records were missing
+            self.seconds += [(time.monotonic() - started) / len(unfinished)] * len(unfinished)
         self._tell()
 
     def keep(self, record: Record) -> None:

@@ -6,13 +6,24 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.methods import get_method
 from ebpl.metrics import METRICS, spread
 from ebpl.terminal import markdown_table
-from experiments.grid import LEAST_SEEDS, PAPER_DATASETS, PAPER_METHODS, PSEUDO_LABELS, Cell, forms, found
+from experiments.grid import (
+    FEW_LABELS,
+    LEAST_SEEDS,
+    PAPER_DATASETS,
+    PAPER_METHODS,
+    PSEUDO_LABELS,
+    Cell,
+    forms,
+    found,
+    methods_of,
+)
 from experiments.results_store import Record, recovered
 
 PAPER_METRICS = ("accuracy", "f_score", "ece")
@@ -105,6 +116,27 @@ def measured(cells: Sequence[Cell], records: Sequence[Record], which: str = "cho
 
 
 Rows = list[list[str]]
+
+
+def few_labels(cells: Sequence[Cell], records: Sequence[Record]) -> Rows:
+    """A line for each dataset, number of labels per class, method and form of pseudo-labels that was measured.
+
+    Metrics are those of the weights chosen by validation labels and, in the last two columns, of the last ones.
+    """
+    last = ("accuracy", "ece")
+    heads = [*map(title_of, PAPER_METRICS), *(f"{title_of(metric)}, last weights" for metric in last)]
+    lines = [["data", "labels per class", "method", "pseudo-labels", "n", *heads]]
+    for few in FEW_LABELS:
+        own = [cell for cell in cells if cell.settings.data.labels_per_class == few]
+        chosen, without = (measured(own, records, which) for which in ("chosen", "last"))
+        for data, method in product(dict.fromkeys(cell.data for cell in own), methods_of(own)):
+            for kind in forms(method):
+                if first := chosen.get((PAPER_METRICS[0], method, kind, data)):
+                    numbers = [chosen[metric, method, kind, data] for metric in PAPER_METRICS]
+                    numbers += [without[metric, method, kind, data] for metric in last]
+                    n = count(first.seeds, first.recovered)
+                    lines.append([data, str(few), get_method(method).title, kind, n, *map(str, numbers)])
+    return lines
 
 
 def rows(

@@ -72,6 +72,7 @@ GENERATED: dict[str, Callable[[Path], str]] = {
     "digits": partial(results.table, name="digits"),
     "table 1": results.table1,
     "paper configuration": partial(results.table1, name="paper configuration"),
+    "few labels": results.few_labels,
     "best": lambda root: results.unbroken(results.table(root, "best")),
     "parts of best": results.parts_of_best,
     "field": results.field,

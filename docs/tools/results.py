@@ -42,6 +42,12 @@ def parts_of_best(root: Path) -> str:
     return unbroken(parts.markdown(chosen, _records(root)))
 
 
+def few_labels(root: Path) -> str:
+    """Both of the paper's methods with one to five labels per class."""
+    chosen = cells("labels", None, UNSEEN_SEEDS, preset("standard"))
+    return unbroken(tables.markdown(tables.few_labels(chosen, _records(root))))
+
+
 def stopping_points(root: Path) -> str:
     """What it costs to choose weights without labels."""
     rows = selection.rows(_cells(), _records(root))

@@ -17,6 +17,7 @@ from ebpl.config import Settings
 from ebpl.config.presets import default_settings, nearest_preset, preset
 from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates
 from ebpl.data.dataset import UNLABELED, ImageSet, check
+from ebpl.data.folder import LARGEST_KEPT
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
 from ebpl.encoders import fastest_device, load_encoder
@@ -167,8 +168,9 @@ def inspect(
     problems = list(_problems(found, duplicates, used, unlabeled, reason))
     recommended, suggestion, mix = None, None, None
     if reason is None:
-        source = data if listing(data) else found.read()
         sides = np.repeat([max(size) for size in found.sizes], list(found.sizes.values()))
+        kept = sides.max() <= LARGEST_KEPT  # looking at the files has decoded them already
+        source = data if listing(data) and not kept else found.read()
         recommended = recommend(
             source, settings, image_size=image_size, side=float(np.median(sides)), progress=progress
         )

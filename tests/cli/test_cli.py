@@ -60,7 +60,7 @@ def test_every_setting_can_be_given_on_the_command_line() -> None:
         if setting.is_option:
             assert "--" + setting.field.name.replace("_", "-") in options
         value = Settings()[name]
-        word = "auto" if value is None else str(value)
+        word = "none" if value is None else str(value)
         assert assignment(f"{name}={word}") == (name, value)
 
 
@@ -70,8 +70,8 @@ SHELL_ONLY = {
     "suggest": {"output", "label_studio", "image_url", "no_predictions", "force"},
 }
 """Forms of output, which in Python are values; --no-timing is timing=False."""
-PYTHON_ONLY = {"settings", "changes", "data", "timing", "progress", "done"}
-"""What cannot be typed: objects of Python, functions to be told of progress."""
+PYTHON_ONLY = {"settings", "changes", "data", "timing", "progress", "done", "details"}
+"""What cannot be typed: objects of Python, functions to be told of progress; details=True is what --json writes."""
 
 
 SHELL_VERBS = {"demo", "encoders"}

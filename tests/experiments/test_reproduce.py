@@ -97,6 +97,15 @@ def test_records_from_elsewhere_are_continued() -> None:
     assert results("there").keys() == results("here").keys()
 
 
+def test_records_that_were_lost_are_made_again_from_runs_that_are_finished() -> None:
+    chosen = [cell for cell in cells("table1", ["digits"], [0], SETTINGS) if cell == cell.trunk][:1]
+    assert made(chosen).run()
+    before = results()
+    shutil.rmtree("results")
+    assert made(chosen).run()
+    assert results() == before
+
+
 def test_a_dataset_that_is_not_there_leaves_the_others_alone() -> None:
     small = SETTINGS.changed(method="curriculum-labeling", epochs=1)
     chosen = [Cell("nowhere", small.changed(pseudo_labels="none")), Cell("digits", small.changed(pseudo_labels="none"))]

@@ -16,7 +16,12 @@ FOLDER = ROOT / "reproduced"
 RECORDS = load(ROOT / "results")
 BEST = preset("best")
 SETTINGS = {"table1": preset("standard"), "labels": preset("standard"), "best": BEST, "parts": BEST, "ablation": base()}
-SHOWN_OF = {"table1": (SHOWN, SEEDS), "best": (None, SEEDS), "parts": (None, UNSEEN_SEEDS)}
+SHOWN_OF = {
+    "table1": (SHOWN, SEEDS),
+    "best": (None, SEEDS),
+    "parts": (None, UNSEEN_SEEDS),
+    "labels": (None, UNSEEN_SEEDS),
+}
 CELLS = {
     name: shown_cells(name, *SHOWN_OF.get(name, (None, range(5))), settings, None, RECORDS)
     for name, settings in SETTINGS.items()
@@ -34,7 +39,15 @@ FIGURES = sorted(path.name for path in FOLDER.glob("*.png"))
 def test_every_text_page_is_made_of_the_records() -> None:
     there = {path.name for path in FOLDER.iterdir() if path.suffix not in (".png", ".svg")}
     assert there == PAGES.keys()
-    assert {"table1.md", "best.md", "parts.md", "ablation.md", "table1-last.csv", "table1-chosen.tex"} <= there
+    assert {
+        "table1.md",
+        "best.md",
+        "parts.md",
+        "labels.md",
+        "ablation.md",
+        "table1-last.csv",
+        "table1-chosen.tex",
+    } <= there
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -461,6 +461,17 @@ def test_a_run_that_cannot_recover_stops_with_the_reason() -> None:
     assert not Run("run").finished
 
 
+def test_a_run_that_stopped_as_diverged_remembers_its_recoveries_when_it_is_resumed() -> None:
+    with pytest.raises(DivergedError, match=r"recovered 1 time before and stops now"):
+        ebpl.train("digits", quick(**DIVERGING, divergence__retries=1, pseudo_labels="none"), run="run")
+    stored = checkpoint.load(Run("run").checkpoints, print)
+    assert stored is not None
+    assert (stored["divergence"]["healed"], stored["divergence"]["learning_rate"]) == (1, 0.025)
+    assert len(stored["divergence"]["events"]) == 1
+    with pytest.raises(DivergedError, match=r"recovered 1 time before and stops now"):
+        ebpl.resume("run")
+
+
 def test_changed_data_cannot_be_resumed() -> None:
     trainer(data=blobs(seed=0), epochs=1)
     with pytest.raises(RunError, match="not those that run was started with"):

@@ -359,6 +359,7 @@ class Trainer:
             state.restore(self.last_good)
             self.healthy = True
             self._keep_weights()
+            self._save(self.last_good)  # so that a run that is resumed knows how often it has recovered
         self._tell("rewound", len(state.progress.history), self.seen + undone * self.updates, phase.name)
         self._tell("message", message, True)
         self._build_step()
