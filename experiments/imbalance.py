@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import ebpl
 from ebpl.cli import guarded
 from ebpl.config import Settings
-from ebpl.config.presets import preset
+from ebpl.config.presets import nearest_preset, preset
 from ebpl.data import load
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.encoders import encode_all
@@ -178,16 +178,18 @@ def _data(options: argparse.Namespace) -> Iterator[tuple[ImageSet, Settings]]:
 def _main(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     for images, chosen in _data(options):
+        name = nearest_preset(chosen)[0]
         encode_all(images, chosen.model.encoder, terminal_progress())
         for ratio, kind in cases(options.ratios, options.labels):
             for seed in parse_seeds(options.seeds):
-                path = options.results / f"{images.name}-{ratio:g}-{kind}-seed{seed}.json"
+                path = options.results / f"{images.name}-{name}-{ratio:g}-{kind}-seed{seed}.json"
                 case, settings = imbalanced(images, ratio, kind, seed), chosen.changed(seed=seed)
                 record: dict[str, Any] = (
                     json.loads(path.read_text("utf-8"))
                     if path.is_file()
                     else {
                         **described(images, settings),
+                        "preset": name,
                         "ratio": ratio,
                         "labels": kind,
                         "label_counts": case.labels.tolist(),

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from ebpl.calibration.class_mix import ClassMix, estimate_mix, mix_of, most_likely_mix, read_mix, reweight
+from ebpl.calibration.class_mix import (
+    ClassMix,
+    estimate_mix,
+    log_covariance,
+    mix_of,
+    most_likely_mix,
+    read_mix,
+    reweight,
+)
 from ebpl.errors import DataError, UsageError
 
 MEANS = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
@@ -62,14 +70,42 @@ def test_the_mix_of_many_images_is_found_where_labels_are_many(mix: list[float])
     assert all(low < share < high for (low, high), share in zip(found.interval, found.shares, strict=True))
 
 
-def test_few_labels_move_the_estimate_towards_their_own_mix() -> None:
+def test_the_fewer_the_labels_the_wider_are_the_intervals() -> None:
     points, _ = drawn(np.random.default_rng(3), np.array([0.8, 0.15, 0.05]), 2000)
     probabilities = posterior(points, np.full(3, 1 / 3))
-    few, many = (estimate_mix(probabilities, np.full(3, count)) for count in (4, 400))
-    assert 1 / 3 < few.shares[0] < many.shares[0]
-    assert few.interval is not None
-    assert many.interval is not None
-    assert np.diff(few.interval[0]) > np.diff(many.interval[0])
+    widths = []
+    for count in (4, 40, 400):
+        found = estimate_mix(probabilities, np.full(3, count))
+        assert found.interval is not None
+        assert all(low <= share <= high for (low, high), share in zip(found.interval, found.shares, strict=True))
+        widths.append(np.diff(found.interval).mean())
+    assert widths[0] > 1.5 * widths[1] > 1.5 * widths[2]
+
+
+def test_images_that_cannot_be_told_apart_keep_the_mix_of_the_labels_and_say_nothing_of_their_own() -> None:
+    points, _ = drawn(np.random.default_rng(3), np.array([0.8, 0.15, 0.05]), 2000)
+    faint = posterior(points, np.full(3, 1 / 3)) ** 0.02
+    found = estimate_mix(faint / faint.sum(1, keepdims=True), np.full(3, 10))
+    assert not found.differs
+    assert found.shares == (1 / 3,) * 3
+    assert found.interval is not None
+    assert all(high - low > 0.9 for low, high in found.interval)
+
+
+def test_the_covariance_is_that_of_estimates_with_scores_that_are_off_by_chance() -> None:
+    random, mix, labels = np.random.default_rng(8), np.array([0.5, 0.3, 0.2]), np.array([40, 60, 80])
+    prior = labels / labels.sum()
+    points, _ = drawn(random, mix, 1000)
+    scores, found = np.log(posterior(points, prior)), []
+    for _ in range(400):
+        off = scores[random.integers(0, 1000, 1000)] + random.normal(size=3) * np.sqrt(1 / labels + 0.02)
+        found.append(np.log(most_likely_mix(np.exp(off - np.logaddexp.reduce(off, axis=1, keepdims=True)), prior)))
+    probabilities = np.exp(scores)
+    expected = log_covariance(probabilities, most_likely_mix(probabilities, prior), labels)
+    contrasts = np.array([[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]])
+    np.testing.assert_allclose(
+        contrasts @ np.cov(np.transpose(found)) @ contrasts.T, contrasts @ expected @ contrasts.T, rtol=0.3
+    )
 
 
 def test_images_of_the_labels_own_mix_bend_nothing() -> None:
@@ -97,6 +133,25 @@ def test_without_images_the_mix_is_that_of_the_labels() -> None:
 
 def test_one_class_has_every_image() -> None:
     assert estimate_mix(np.ones((5, 1)), np.array([3])).shares == (1.0,)
+
+
+@pytest.mark.parametrize(("distance", "widest"), [(0.6, 0.9), (1.0, 0.5), (2.0, 0.1)])
+@pytest.mark.parametrize("mix", [[0.8, 0.15, 0.05], [0.4, 0.35, 0.25]])
+def test_intervals_hold_for_a_classifier_that_learned_from_ten_labels_a_class(
+    mix: list[float], distance: float, widest: float
+) -> None:
+    random, held, widths = np.random.default_rng(5), [], []
+    for _ in range(40):
+        learned = distance * MEANS + random.normal(size=(3, 10, 2)).mean(1)
+        points, labels = drawn(random, np.array(mix), 1500)
+        points += (distance - 1) * MEANS[labels]
+        scores = -0.5 * np.square(points[:, None] - learned).sum(2)
+        found = estimate_mix(np.exp(scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)), np.full(3, 10))
+        assert found.interval is not None
+        held.append([low <= share <= high for (low, high), share in zip(found.interval, mix, strict=True)])
+        widths.append(np.diff(found.interval, axis=1))
+    assert np.mean(held) >= 0.85
+    assert np.mean(widths) < widest
 
 
 def test_a_mix_is_described_from_the_largest_share_with_its_intervals() -> None:

@@ -93,7 +93,7 @@ def test_a_record_holds_what_was_trained_with_every_mix_and_is_made_once(
     monkeypatch.setattr(imbalance, "_data", lambda _: iter([(data, settings)]))
     arguments = ["--seeds", "3", "--ratios", "10", "--labels", "balanced", "--results", "found"]
     assert imbalance.main(arguments) == 0
-    record = json.loads(Path("found/cats-10-balanced-seed3.json").read_text())
+    record = json.loads(Path("found/cats-quick-10-balanced-seed3.json").read_text())
     assert set(record["trained"]) == {"labels", "estimated", "known"}
     assert record["trained"]["known"]["distance"] == pytest.approx(0, abs=1e-4)
     assert record["trained"]["labels"]["distance"] > 0.2

@@ -10,6 +10,7 @@ def write(seed: int, accuracy: float) -> None:
     measured = {"accuracy": accuracy, "balanced_accuracy": 0.5, "ece": 0.04, "ece_by_chance": 0.03, "nll": 1.0}
     record = {
         "data": {"name": "cats"},
+        "preset": "features",
         "ratio": 10,
         "labels": "balanced",
         "mix": [0.75, 0.25],
@@ -27,6 +28,7 @@ def test_seeds_are_averaged_for_each_class_mix() -> None:
     assert rows == [
         [
             "cats",
+            "features",
             "1:10",
             "75",
             "balanced",
@@ -40,6 +42,7 @@ def test_seeds_are_averaged_for_each_class_mix() -> None:
         ],
         [
             "cats",
+            "features",
             "1:10",
             "75",
             "balanced",
