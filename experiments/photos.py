@@ -101,11 +101,17 @@ PROBES: dict[str, Answer] = {
     "self-training": self_training,
 }
 FROM_NOTHING = "EBPL from nothing"
-TRAINED = {"EBPL on features": "features", "EBPL fine-tuned": "fine-tuned", FROM_NOTHING: "quick"}
+TRAINED = {
+    "EBPL on features": "features",
+    "EBPL with the last block fine-tuned": "fine-tuned-end",
+    "EBPL fine-tuned": "fine-tuned",
+    FROM_NOTHING: "quick",
+}
 """What is trained by EBPL, with its preset."""
 METHODS = {
     "probes": list(PROBES),
     "features": ["EBPL on features"],
+    "fine-tuned-end": ["EBPL with the last block fine-tuned"],
     "fine-tuned": ["EBPL fine-tuned"],
     "from-nothing": [FROM_NOTHING],
 }

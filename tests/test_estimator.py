@@ -356,6 +356,8 @@ def test_an_encoder_that_learns_has_its_own_preset_where_that_of_features_is_nam
     for given in (None, "features", "fine-tuned"):
         chosen = EBPLClassifier(preset=given, fine_tune="all", random_state=0)._chosen_settings()
         assert (chosen.model.fine_tune, chosen.consistency) == ("all", ebpl.preset("fine-tuned").consistency)
+    end = EBPLClassifier(fine_tune="end", random_state=0)._chosen_settings()
+    assert end.optim == ebpl.preset("fine-tuned-end").optim
 
 
 def test_a_fine_tuned_encoder_is_part_of_the_copies(images: np.ndarray, labels: np.ndarray) -> None:

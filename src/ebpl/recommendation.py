@@ -131,7 +131,7 @@ def settings_for(
         return changed(settings if settings is not None else named.preset(preset or "")), None
     features = changed(named.preset(PRESET))
     if features.model.fine_tune != "none":
-        return changed(named.preset("fine-tuned")), None
+        return changed(named.preset(named.FINE_TUNED[features.model.fine_tune])), None
     if preset is not None:
         return features, None
     default = default_settings(features.runtime.device)

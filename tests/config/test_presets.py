@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import ebpl
 from ebpl.config import Settings, fields
 from ebpl.config.presets import (
+    FINE_TUNED,
     PRESET_HELP,
     PRESETS,
     STEP_SETTINGS,
@@ -55,6 +56,17 @@ def test_the_fine_tuned_preset_has_the_energies_of_features_and_the_views_of_bes
     assert tuned.consistency == dataclasses.replace(best.consistency, batch_size=64)
     assert tuned.model.frozen_encoder is None
     assert features.model.frozen_encoder == tuned.model.encoder
+
+
+def test_the_preset_that_fine_tunes_the_end_has_the_energies_of_features() -> None:
+    end, features = preset("fine-tuned-end"), preset("features")
+    assert (end.energy, end.sgld, end.model.components) == (features.energy, features.sgld, 128)
+    assert (end.model.fine_tune, end.model.encoder) == ("end", features.model.encoder)
+
+
+def test_what_is_fine_tuned_has_a_preset() -> None:
+    assert all(preset(name, fine_tune=part).model.fine_tune == part for part, name in FINE_TUNED.items())
+    assert preset(FINE_TUNED["end"]).model.fine_tune == "end"
 
 
 def test_changes_go_before_the_preset() -> None:

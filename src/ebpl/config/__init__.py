@@ -85,8 +85,8 @@ class ModelSettings:
     square_root: Literal["auto", "always", "never"] = _setting(
         "auto", "take the square root of a frozen encoder's features (auto: where it suits the labels clearly better)"
     )
-    fine_tune: Literal["none", "last", "all"] = _setting(
-        "none", "which of the encoder's weights are learned too: none, those of its last blocks, or all", option=True
+    fine_tune: Literal["none", "end", "last", "all"] = _setting(
+        "none", "the encoder's weights that are learned too: none, its last block, its last third, or all", option=True
     )
     backbone: str = _setting("wide_resnet", "feature extractor, by its name in the registry of backbones")
     depth: int = _setting(16, "depth of the wide residual network: 10, 16, 22, 28 ...", low=10, high=1000, option=True)

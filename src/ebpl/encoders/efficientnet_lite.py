@@ -65,6 +65,8 @@ class EfficientNetLite(nn.Module):
     """Images (N, 3, H, W), normalised, to pooled features (N, 1280)."""
 
     dimension = FEATURES
+    ending = 3
+    """Parts that `from_last` goes through: the last block, the last convolution and its normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,10 +82,18 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of images."""
+        return self.from_last(self.before_last(images))
+
+    def before_last(self, images: Tensor) -> Tensor:
+        """What goes into the last block."""
         x = F.relu6(self._bn0(self._conv_stem(images)))
-        for block in self._blocks:
+        for block in list(self._blocks)[:-1]:
             x = block(x)
-        out: Tensor = F.relu6(self._bn1(self._conv_head(x)))
+        return x
+
+    def from_last(self, x: Tensor) -> Tensor:
+        """Features from what goes into the last block."""
+        out: Tensor = F.relu6(self._bn1(self._conv_head(self._blocks[-1](x))))
         return out.mean((2, 3))
 
 

@@ -40,6 +40,8 @@ class MobileNetV2(nn.Module):
     """Images (N, 3, H, W), normalised, to pooled features (N, 1280)."""
 
     dimension = FEATURES
+    ending = 3
+    """Parts that `from_last` goes through: the last block, the last convolution and its normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +56,16 @@ class MobileNetV2(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features of images."""
-        out: Tensor = self.features(images)
+        return self.from_last(self.before_last(images))
+
+    def before_last(self, images: Tensor) -> Tensor:
+        """What goes into the last block."""
+        x: Tensor = self.features[:-2](images)
+        return x
+
+    def from_last(self, x: Tensor) -> Tensor:
+        """Features from what goes into the last block."""
+        out: Tensor = self.features[-2:](x)
         return out.mean((2, 3))
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ebpl.config import ModelSettings
+from ebpl.config import DataSettings, ModelSettings
 from ebpl.errors import UsageError, did_you_mean
 
 
@@ -34,12 +34,27 @@ class Backbone(nn.Module):
     """Whether both heads start from logistic regression on its features, which are of use before training."""
     samples_features = False
     """Whether chains are sampled among its features, whose density it does not learn from, not among its inputs."""
+    keeps_views = False
+    """Whether training keeps a few views of each image, changed beforehand, of which `view` takes one."""
     batch = 512
     """Images that are predicted at once."""
+
+    @property
+    def may_take_square_root(self) -> bool:
+        """Whether `fit` can take the square roots of features."""
+        return False
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """What is kept of images (N, H, W, C), here as bytes (N, C, H, W)."""
         return torch.from_numpy(np.require(pixels, requirements=["C", "W"])).permute(0, 3, 1, 2)
+
+    def prepare_training(self, pixels: NDArray[np.uint8], settings: DataSettings) -> Tensor:
+        """What is kept of images to train on, here the same."""
+        return self.prepare(pixels)
+
+    def view(self, inputs: Tensor, strong: bool, generator: torch.Generator) -> Tensor:
+        """Of each image one of the views that were kept."""
+        raise NotImplementedError
 
     def scale(self, prepared: Tensor) -> Tensor:
         """The network's input from what was kept, here in [-1, 1]."""
@@ -53,7 +68,7 @@ class Backbone(nn.Module):
         """How much of each image its features leave out, from 0 to 1; None where that is not known."""
         return None
 
-    def fit(self, prepared: Tensor) -> None:
+    def fit(self, prepared: Tensor, square_root: bool = False) -> None:
         """Before training: take from the training images what the network needs to know of them, here nothing."""
 
     def notes(self) -> list[str]:
@@ -224,7 +239,8 @@ class Architecture:
         if settings.encoder and settings.fine_tune != "none":
             from ebpl.models.fine_tuned_encoder import options_for
 
-            return cls("fine_tuned_encoder", image_shape, classes, precision, options_for(settings))
+            name = "fine_tuned_end" if settings.fine_tune == "end" else "fine_tuned_encoder"
+            return cls(name, image_shape, classes, precision, options_for(settings))
         if settings.encoder:
             from ebpl.models.encoder import options_of
 

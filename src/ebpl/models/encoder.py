@@ -44,6 +44,11 @@ class PrincipalComponents(Backbone):
         self.register_buffer("directions", torch.zeros(dimension, self.dimension))
 
     @property
+    def may_take_square_root(self) -> bool:
+        """Whether there is a choice."""
+        return self.power is not None
+
+    @property
     def takes_square_root(self) -> bool:
         """Whether it takes the square root of features."""
         return self.power is not None and bool(self.power < 1)

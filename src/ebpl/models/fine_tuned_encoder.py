@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ebpl.config import ModelSettings
-from ebpl.encoders import Encoder, check_pixels, load_encoder
+from ebpl.encoders import check_pixels, load_encoder
 from ebpl.encoders.registry import LARGEST, SMALLEST
 from ebpl.encoders.weights import build_network, is_network
+from ebpl.errors import UsageError
 from ebpl.models import Backbone
-from ebpl.models.encoder import PrincipalComponents, Resizing, options_of, same_encoder
+from ebpl.models.encoder import CHOICE, PrincipalComponents, Resizing, options_of, same_encoder
 
 CHANNELS = 3
 LAST = 1 / 3
@@ -49,12 +50,16 @@ class FineTunedEncoder(Backbone):
         self.batch = max(1, BATCH * 224**2 // self.size**2)
         self.network = build_network(options["architecture"])[0].eval()
         self.network.requires_grad_(options["fine_tune"] == "all")
-        for block in last_blocks(self.network):
+        for block in self.learned_blocks():
             block.requires_grad_(True)
-        self.components = PrincipalComponents(options["dimension"], options["components"])
+        self.components = PrincipalComponents(options["dimension"], options["components"], bool(options.get(CHOICE)))
         self.dimension = self.components.dimension
         for name in ("mean", "std"):
             self.register_buffer(name, torch.ones(CHANNELS, 1, 1))
+
+    def learned_blocks(self) -> list[nn.Module]:
+        """The blocks that learn."""
+        return last_blocks(self.network) if self.options["fine_tune"] == "last" else []
 
     def train(self, mode: bool = True) -> FineTunedEncoder:
         """The network always computes as it does in prediction."""
@@ -76,9 +81,14 @@ class FineTunedEncoder(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         """Principal components, in float32 whatever the network computes in."""
-        features: Tensor = self.network(self._normalised(images))
+        features = self.encoded(images)
         with torch.autocast(features.device.type, enabled=False):
             return self.components.scale(features)
+
+    def encoded(self, images: Tensor) -> Tensor:
+        """The network's features."""
+        features: Tensor = self.network(self._normalised(images))
+        return features
 
     def _normalised(self, images: Tensor) -> Tensor:
         """Images in [-1, 1] as the encoder takes them."""
@@ -91,20 +101,19 @@ class FineTunedEncoder(Backbone):
             return torch.cat([self(self.scale(part)) for part in torch.split(prepared, self.batch)])
 
     @torch.no_grad()
-    def fit(self, prepared: Tensor) -> None:
+    def fit(self, prepared: Tensor, square_root: bool = False) -> None:
         """The encoder's weights, and the principal components of its features of the training images."""
-        info = self._load().info
-        self.mean.copy_(torch.tensor(info.mean)[:, None, None])
-        self.std.copy_(torch.tensor(info.std)[:, None, None])
+        self._load()
         with _exact(prepared.device):
-            parts = [self.network(self._normalised(self.scale(part))) for part in torch.split(prepared, self.batch)]
-        self.components.fit(torch.cat(parts))
+            parts = [self.encoded(self.scale(part)) for part in torch.split(prepared, self.batch)]
+        self.components.fit(torch.cat(parts), square_root)
 
-    def _load(self) -> Encoder:
-        """Take the encoder's weights."""
+    def _load(self) -> None:
+        """Take the encoder's weights and normalisation."""
         encoder = same_encoder(self.options["encoder"], self.options["digest"])
         self.network.load_state_dict(encoder.network().state_dict())
-        return encoder
+        self.mean.copy_(torch.tensor(encoder.info.mean)[:, None, None])
+        self.std.copy_(torch.tensor(encoder.info.std)[:, None, None])
 
     def initialise(self, generator: torch.Generator) -> None:
         """The encoder's own weights: nothing is random here."""
@@ -151,10 +160,15 @@ def last_blocks(network: nn.Module) -> list[nn.Module]:
 
 def build(options: Mapping[str, Any], _: tuple[int, ...]) -> FineTunedEncoder:
     """The encoder that the options describe, with weights still to be loaded."""
+    return checked(FineTunedEncoder, options, ("last", "all"))
+
+
+def checked(kind: type[FineTunedEncoder], options: Mapping[str, Any], learns: Sequence[str]) -> FineTunedEncoder:
+    """A backbone of this kind, where the options describe a network of which one of these parts learns."""
     encoder, architecture, size = options["encoder"], options["architecture"], options["size"]
-    if not is_network(architecture) or not SMALLEST <= size <= LARGEST or options["fine_tune"] not in ("last", "all"):
+    if not is_network(architecture) or not SMALLEST <= size <= LARGEST or options["fine_tune"] not in learns:
         raise ValueError(f"{encoder} is no encoder that can be fine-tuned: {architecture}, {size} x {size} pixels")
-    made = FineTunedEncoder(options)
+    made = kind(options)
     if getattr(made.network, "dimension", options["dimension"]) != options["dimension"]:
         raise ValueError(f"{architecture} does not have {options['dimension']} features")
     return made
@@ -164,6 +178,13 @@ def options_for(settings: ModelSettings) -> dict[str, Any]:
     """The options of a new model that fine-tunes an encoder; an error where it is none that can learn."""
     assert settings.encoder is not None
     encoder = load_encoder(settings.encoder)
-    encoder.network()
+    network = encoder.network()
+    if settings.fine_tune == "end" and not hasattr(network, "before_last"):
+        raise UsageError(
+            f"EBPL does not know where the last block of {settings.encoder} begins. Let more of it learn, with "
+            "--fine-tune last."
+        )
     about = {name: getattr(encoder.info, name) for name in ("architecture", "size", "title", "licence", "source")}
-    return {**options_of(settings.encoder, settings.components), **about, "fine_tune": settings.fine_tune}
+    choice = settings.feature_options if settings.fine_tune == "end" else {}
+    known = options_of(settings.encoder, settings.components)
+    return {**known, **about, **choice, "fine_tune": settings.fine_tune}

@@ -19,8 +19,7 @@ from torch.nn import functional as F
 
 from ebpl.calibration import PRIOR_SCALE, CalibrationCheck, likeliest_temperature
 from ebpl.calibration.class_mix import ClassMix, estimate_mix
-from ebpl.models import HybridModel
-from ebpl.models.encoder import PrincipalComponents
+from ebpl.models import Backbone, HybridModel
 from ebpl.training.neighbors import Graph
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def fit_backbone(images: TrainingSet, settings: Settings) -> None:
     """Fit the backbone to all training images; to square roots of features where the settings or the labels say so."""
     backbone, learned = images.backbone.to(images.inputs.device), images.labeled - images.held_out
     backbone.fit(images.inputs)
-    if not isinstance(backbone, PrincipalComponents) or backbone.power is None:
+    if not backbone.may_take_square_root:
         return
     if settings.model.square_root == "always":
         backbone.fit(images.inputs, square_root=True)
@@ -140,13 +139,13 @@ def fit_backbone(images: TrainingSet, settings: Settings) -> None:
 
 
 def _least_nll(
-    backbone: PrincipalComponents,
+    backbone: Backbone,
     images: TrainingSet,
     learned: int,
     folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> float:
     """Cross-validated negative log-likelihood of the first labels, at the weight decay that suits them best."""
-    rows, targets = backbone.scale(images.inputs[:learned]).cpu(), images.targets[:learned].cpu()
+    rows, targets = backbone.points(images.inputs[:learned]).cpu(), images.targets[:learned].cpu()
     labels = images.labels[:learned]
     return min(_nll(_cross_validated(rows, targets, folds, decay), labels) for decay in DECAYS)
 
@@ -227,7 +226,8 @@ def start(
     """Fit both heads to the features of the labelled images that are not held out."""
     learned = images.labeled - images.held_out
     fixed = images.backbone.fixed  # else what learns is another network than cross-validation can tell of
-    decay = settings.optim.weight_decay if fixed and settings.curriculum.pseudo_labels != "none" else None
+    spreads = (fixed or images.backbone.keeps_views) and settings.curriculum.pseudo_labels != "none"
+    decay = settings.optim.weight_decay if spreads else None
     features = (known[:learned].astype(np.float32), images.labels[:learned], unknown.astype(np.float32))
     probe = fit_probe(*features, len(images.data.classes), decay, settings.seed, mix)
     state.set_class_mix(probe.mix)

@@ -146,10 +146,14 @@ class TrainStep:
 
     def weak(self, images: Tensor) -> Tensor:
         """Label-preserving views: shifted and flipped."""
+        if self.state.model.features.keeps_views:
+            return self.state.model.features.view(images, strong=False, generator=self.generator)
         return augment(images, self.augmentation, self.settings.data.max_shift, self.generator)
 
     def strong(self, images: Tensor) -> Tensor:
         """Views that are hard to recognise: also rotated, zoomed, sheared, recoloured or partly hidden."""
+        if self.state.model.features.keeps_views:
+            return self.state.model.features.view(images, strong=True, generator=self.generator)
         if not self.state.model.features.takes_images:
             return images
         chosen = self.settings.data

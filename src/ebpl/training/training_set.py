@@ -62,7 +62,7 @@ class TrainingSet:
         targets[torch.arange(len(labeled)), torch.from_numpy(data.train.labels[labeled])] = 1
 
         def on_device(pixels: NDArray[np.uint8]) -> Tensor:
-            prepared = backbone.prepare(pixels).contiguous()
+            prepared = backbone.prepare_training(pixels, settings.data).contiguous()
             try:
                 return prepared.to(device)
             except RuntimeError as error:
