@@ -72,8 +72,8 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     method : str
         "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
     class_mix : str, path or None
-        The class mix of the unlabelled images, which probabilities are for: "labels", "auto" (estimated), "balanced",
-        or a CSV of class and share; by default "auto" with features, otherwise "labels".
+        The class mix of the unlabelled images, which the probabilities assume: "labels", "auto" (estimated),
+        "balanced", or a CSV of class and share; by default "auto" with features, otherwise "labels".
     pseudo_labels : str or None
         "none", "hard" or "soft". This and the following options of `ebpl train` default to the preset's values.
     validation_fraction : float or None

@@ -344,10 +344,10 @@ def test_the_time_it_takes_is_told_where_it_was_measured(shown) -> None:
     timing = Timing(updates=1200, timed=7, update=0.25, seconds=330)
     timed = dataclasses.replace(found.suggestion, device="cuda", timing=timing)
     printed = shown(dataclasses.replace(found, suggestion=timed))
-    assert "It will take about 5 min 30 s here (cuda): 1,200 updates of 250 ms, by 7 that were tried." in printed
+    assert "It will take about 5 min 30 s here (cuda): 1,200 updates of 250 ms, estimated from 7 of them." in printed
     slow = dataclasses.replace(timed, timing=Timing(updates=2268, timed=2, update=2.16, seconds=4900))
     printed = shown(dataclasses.replace(found, suggestion=slow))
-    assert "It will take about 1 h 21 min here (cuda): 2,268 updates of 2.2 s, by 2 that were tried." in printed
+    assert "It will take about 1 h 21 min here (cuda): 2,268 updates of 2.2 s, estimated from 2 of them." in printed
 
 
 def test_what_makes_results_wrong_is_marked_as_serious(shown) -> None:

@@ -202,7 +202,7 @@ def test_promises_are_told_with_the_labels_that_they_are_from(capsys: pytest.Cap
     capsys.readouterr()
     assert main(["predict", "run", "photos/train", "--coverage", "0.8", "--output", "a.csv"]) == 0
     told = capsys.readouterr().err
-    assert "Calibrated on the run's 40 test images, which are no fair test of this any more." in told
+    assert "Calibrated on the run's 40 test images, which are no longer a fair test of this." in told
     assert re.search(
         r"hold the true class with a probability of 80 % \(lac\); for the labels at hand it is \d\d to \d\d % in 90 of "
         r"100 draws\. Mean size [\d.]+; \d+ of 14 sets hold one class, \d+ none\.",
@@ -230,5 +230,5 @@ def test_empty_sets_are_explained() -> None:
     summary = Summary(images=3, promises=Promises(sets, None, "20 images", ()), set_sizes=Counter({0: 1, 2: 2}))
     lines = _promised(summary)
     assert "Mean size 1.33; 0 of 3 sets hold one class, 1 none." in lines[1]
-    assert lines[2].startswith("An empty set: no class fits as well as it must.")
+    assert lines[2].startswith("An empty set means that no class is probable enough.")
     assert _promised(Summary()) == []

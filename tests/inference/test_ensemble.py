@@ -75,7 +75,9 @@ def test_a_folder_of_seeds_is_predicted_together(three: Path, capsys: pytest.Cap
     assert list(rows[0])[:5] == ["image", "label", "confidence", "disagreement", "energy"]
     assert all(float(row["disagreement"]) >= 0 for row in rows)
     told = capsys.readouterr().err
-    assert "how many are right was not measured: a run knows only its own answers" in told
+    assert (
+        "how many are right was not measured: a run records only its own predictions, not those of an ensemble" in told
+    )
     assert "To measure it: ebpl evaluate three LABELLED_IMAGES" in told
     python = ebpl.predict("three", "photos", label_outliers=True)
     assert [row["label"] for row in python] == [row["label"] for row in rows]

@@ -51,7 +51,7 @@ def test_promises_are_made_from_test_images_then_from_validation_images_then_not
     class_folders(Path("a/train"), labeled=8)
     class_folders(Path("a/test"), labeled=3, unlabeled=0)
     run = ebpl.train("a", quick(**SHORT), run="tested")
-    assert found(run)[:2] == (6, "the run's 6 test images, which are no fair test of this any more")
+    assert found(run)[:2] == (6, "the run's 6 test images, which are no longer a fair test of this")
     write_png(Path("a/test/cats/0.png"), value=77)
     with pytest.raises(RunError, match=r"have changed since .* --calibration"):
         found(run)

@@ -106,7 +106,10 @@ def test_the_pool_is_the_folder_as_it_is_now(caplog: pytest.LogCaptureFixture) -
     assert {each.image for each in found} == {
         f"unlabeled/{name}.png" for name in ("1", "2", "3", "4", "5", "large", "again")
     }
-    assert "The images or labels of photos have changed since training. Its 7 unlabelled images" in caplog.text
+    assert (
+        "The images or labels of photos have changed since training. Its 7 current unlabelled images are used."
+        in caplog.text
+    )
     expected = {row["image"]: row["confidence"] for row in ebpl.predict(run, "photos/unlabeled")}
     assert {f"photos/{each.image}": each.confidence for each in found} == pytest.approx(expected, abs=1e-5)
 

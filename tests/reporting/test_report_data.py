@@ -64,7 +64,7 @@ def test_validation_images_are_measured_on_with_a_caveat() -> None:
     sight = looked(ebpl.train("pets", quick(validation_fraction=0.5, pseudo_labels="none"), run="run"))
     assert sight.measured is not None
     assert sight.measured.what == "validation images"
-    assert "too kind" in sight.measured.caveat
+    assert "slightly optimistic" in sight.measured.caveat
     assert sight.looked is not None
     assert sight.looked.what == "unlabelled images"
 

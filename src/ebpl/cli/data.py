@@ -93,7 +93,7 @@ def add_suggest_options(parser: Parser) -> None:
     add(
         "--no-predictions",
         action="store_true",
-        help="tasks without the model's answer, so that it does not sway who labels",
+        help="tasks without the model's prediction, so that it does not influence the labelling",
     )
     add("--with-outliers", action="store_true", help="also images that do not look like the others")
     add("--outlier-quantile", type=share, default=0.99, metavar="Q", help="an outlier has a higher score than this "
@@ -346,7 +346,7 @@ def _advice(found: Inspection) -> list[str]:
         encoding = f"encoding {images}, unless they were encoded before, and " if recommended.encoder else ""
         lines.append(
             f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {encoding}{timing.updates:,} "
-            f"updates of {_short_time(timing.update)}, by {timing.timed} that were tried."
+            f"updates of {_short_time(timing.update)}, estimated from {timing.timed} of them."
         )
     return lines
 

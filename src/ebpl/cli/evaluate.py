@@ -101,8 +101,8 @@ def _add_sets(parser: Parser, coverage: str) -> None:
 
 
 def _add_class_mix(parser: Parser) -> None:
-    parser.add_argument("--class-mix", metavar="MIX", help="probabilities for another class mix than that of the run: "
-        "labels, balanced, or a CSV of class and share")  # fmt: skip
+    parser.add_argument("--class-mix", metavar="MIX", help="class mix that the probabilities assume, in place of "
+        "the run's: labels, balanced, or a CSV of class and share")  # fmt: skip
 
 
 def _measured_sets(found: dict[str, Any]) -> str:
@@ -179,8 +179,8 @@ def add_predict_options(parser: Parser) -> None:
         "--decide",
         default="probable",
         metavar="HOW",
-        help="a column 'decision' besides. balanced: the class that is most probable compared with its mean over the "
-        "training images (for rare classes); or a CSV of costs, rows: true class, columns: decision",
+        help="add a column 'decision'. balanced: the class whose probability is highest relative to its mean over the "
+        "training images (for rare classes); or a CSV of costs (rows: true class, columns: decision)",
     )
     _add_class_mix(parser)
     add("--force", action="store_true", help="replace the file that --output names if it exists")
@@ -256,7 +256,7 @@ def _promised(summary: Summary) -> list[str]:
             f"{number_of(images, 'set')} hold one class, {summary.set_sizes[0]} none."
         )
         if summary.set_sizes[0]:
-            lines.append("An empty set: no class fits as well as it must. A higher coverage leaves fewer of them.")
+            lines.append("An empty set means that no class is probable enough. A higher coverage gives fewer of them.")
     return [*lines, *promises.notes]
 
 
@@ -288,7 +288,7 @@ def _not_measured(run: Run | None, path: str, class_mix: str | None) -> tuple[st
         command += f" --class-mix {shlex.quote(class_mix)}"
         return "the run's images have another class mix", f"To measure it: {command}"
     if run is None:
-        return "a run knows only its own answers", f"To measure it: {command}"
+        return "a run records only its own predictions, not those of an ensemble", f"To measure it: {command}"
     if not run.finished:
         return "the run is not finished", f"To measure it: {command}"
     result = run.metrics()

@@ -68,8 +68,8 @@ def advice(found: LabelCheck, run: str, output: str | None, data: str) -> list[s
         return ["There are too few labels to judge them by each other."]
     lines = [
         f"{len(found.errors)} of {number_of(found.labels, 'label')} are doubtful. "
-        f"Judged by {found.features}, with a classifier that had not seen the label: it takes "
-        f"{_percent(found.accuracy)} for what they are. Of the others, some are its own errors."
+        f"Judged by {found.features}, with a classifier that had not seen the label: it agrees with "
+        f"{_percent(found.accuracy)} of them. Some of the others are its own errors."
     ]
     if output and output != "-":
         lines.append(f"Open {output}, and fill in its column label where a label is wrong. Then:")

@@ -44,7 +44,7 @@ class DataSettings:
     )
     class_mix: str | None = _setting(
         None,
-        "class mix of the unlabelled images, which probabilities are for: that of the labels, auto (estimated), "
+        "class mix of the unlabelled images, which the probabilities assume: that of the labels, auto (estimated), "
         "balanced, or a CSV of class and share (default: auto for your own data with an encoder, else labels)",
         option=True,
     )
@@ -63,7 +63,7 @@ class DataSettings:
     )
     strong_views: Literal["combined", "randaugment"] = _setting(
         "combined",
-        "strong views: every change at a random strength, or two of fourteen and a hidden square as in FixMatch",
+        "strong views: every change at a random strength, or RandAugment (2 of 14 operations) with cutout",
     )
     color_jitter: float = _setting(
         1.0,
@@ -108,7 +108,7 @@ class ModelSettings:
 
     @property
     def feature_options(self) -> dict[str, int]:
-        """Options of a model on features: whether their square root may be taken. Models of before have none."""
+        """Options of a model on features: whether their square root may be taken. Older models have none."""
         return {} if self.square_root == "never" else {"square_root": 1}
 
     @property
@@ -132,7 +132,9 @@ class OptimSettings:
     )
     optimizer: Literal["adam", "sgd"] = _setting("adam", "Adam, or SGD with Nesterov momentum of 0.9")
     learning_rate: float = _setting(1e-4, "learning rate of the optimiser", low=0, option=True)
-    encoder_lr_factor: float = _setting(0.1, "fraction of it for the weights of a fine-tuned encoder", low=0, high=1)
+    encoder_lr_factor: float = _setting(
+        0.1, "learning rate of a fine-tuned encoder, as a fraction of optim.learning_rate", low=0, high=1
+    )
     warmup_updates: int = _setting(0, "updates of linear warm-up after an initialisation", low=0, high=1e9)
     final_lr_factor: float = _setting(
         1.0, "fraction of the learning rate left at the end of each phase, after a cosine (1: constant)", low=0, high=1
@@ -141,8 +143,8 @@ class OptimSettings:
         "half-cosine", "the fall to that fraction, or FixMatch's: cos(7/16 pi t) at the fraction t of a phase"
     )
     gradient_clip: float = _setting(0.0, "clip the parameter gradient at this norm (0: off)", low=0)
-    weight_decay: float = _setting(0.0, "half the weight of the classifier's squared weights in the loss", low=0)
-    network_decay: float = _setting(0.0, "the same for the weights of the network, without its biases", low=0)
+    weight_decay: float = _setting(0.0, "weight decay of the classifier's weights", low=0)
+    network_decay: float = _setting(0.0, "weight decay of the network's weights (not biases)", low=0)
     label_smoothing: float = _setting(
         0.0, "share of each target in the cross-entropy that is spread evenly over all classes", low=0, high=0.9
     )
@@ -180,8 +182,8 @@ class CurriculumSettings:
     )
     reject_outliers: float = _setting(
         0.0,
-        "leave out unlabelled images further from every class than this fraction of images that belong, for instance "
-        "0.99 (0: off)",
+        "reject unlabelled images further from every class than this quantile of the labelled images, unless their "
+        "distance is usual among the unlabelled ones; for instance 0.99 (0: off)",
         low=0,
         high=1,
     )
@@ -208,13 +210,16 @@ class ConsistencySettings:
     batch_size: int = _setting(256, "unlabelled images in the consistency batch", low=1, high=100_000)
     confidence_threshold: float = _setting(0.95, "least confidence of a prediction used as a target", low=0, high=1)
     final_threshold: float | None = _setting(
-        None, "that threshold at the end of the initial training, in a line (default: the same)", low=0, high=1
+        None, "final threshold, reached linearly by the end of the initial training (default: the same)", low=0, high=1
     )
     temperature: float = _setting(
         0.0, "temperature of the target: 1 is the posterior, 0 the predicted class", low=0, high=1
     )
     final_temperature: float | None = _setting(
-        None, "that temperature at the end of the initial training, in a line (default: the same)", low=0, high=1
+        None,
+        "final temperature, reached linearly by the end of the initial training (default: the same)",
+        low=0,
+        high=1,
     )
     distribution_alignment: bool = _setting(
         False, "divide targets by the running mean prediction, and multiply by the class mix (ReMixMatch)"

@@ -166,13 +166,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 PRESET_HELP = {
-    "features": "a pretrained encoder's features: photographs in seconds on a CPU, once they are encoded",
+    "features": "a pretrained encoder's features: photographs in minutes on a CPU, once they are encoded",
     "fine-tuned": "a pretrained encoder that learns too: photographs in minutes on a GPU",
     "fine-tuned-end": "a pretrained encoder whose last block learns too: photographs in a minute or two on a CPU",
     "paper": "WRN-28-10 and the paper's schedule, for a large GPU",
     "standard": "WRN-16-4 and a short schedule at ten times the paper's learning rate, for a GPU",
-    "best": "WRN-16-4 with consistency of views and mixup: the most accurate and best calibrated, for a GPU",
-    "generative": "WRN-16-4 with an energy model in earnest: its samples look like the data, for a GPU",
+    "best": "WRN-16-4 with consistency of views and mixup, for a GPU: the default there",
+    "generative": "WRN-16-4 with a likelihood energy model: its samples look like the data, for a GPU",
     "fixmatch": "WRN-28-2, SGD and the schedule of FixMatch and its successors: 2^20 updates, for hours on a GPU",
     "quick": "WRN-10-1 and a short schedule: minutes on two CPU cores",
 }

@@ -164,7 +164,7 @@ class FeatureCache:
             except (OSError, sqlite3.Error) as again:
                 self._give_up(again)
             else:
-                self._tell(f"The cache of features {self._path} was damaged ({error}) and is begun anew.")
+                self._tell(f"The cache of features {self._path} was damaged ({error}) and is recreated.")
         elif self._base is not None and "readonly" in str(error):  # what it holds can still be read
             self._writes = False
             self._tell(f"The cache of features {self._path} cannot be written: {error}. Nothing is added to it.")

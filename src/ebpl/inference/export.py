@@ -99,7 +99,7 @@ def export(
         card = model_card(run, description, facts, path.name)
         _describe(graph, onnx, _metadata(run, description, facts))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise RunError(f"What {run.path} tells of itself is damaged or of another version: {error!r}") from error
+        raise RunError(f"The metadata of {run.path} is damaged or of another version: {error!r}") from error
     write_bytes(path, graph.SerializeToString())
     write_text(card_path(path), card)
     return path

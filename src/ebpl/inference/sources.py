@@ -109,7 +109,7 @@ def calibration_images(
         if now.test is not None and now.test.labeled.any():
             images, notes = own_test_images(run, None, description, False)
             which = number_of(int(images.labeled.sum()), "test image")
-            return images, f"the run's {which}, which are no fair test of this any more", list(notes)
+            return images, f"the run's {which}, which are no longer a fair test of this", list(notes)
     except (RunError, DataError) as error:
         raise type(error)(f"{error} {advice}") from error
     validation = _own_validation(runs, now) if unchanged else None

@@ -167,7 +167,7 @@ def _pool(run: Run, description: Mapping[str, Any], images: ImageSet, unchanged:
             )
         unlabeled = np.flatnonzero(~images.train.labeled)
         LOG.warning(
-            "The images or labels of %s have changed since training. Its %d unlabelled images of now are used.",
+            "The images or labels of %s have changed since training. Its %d current unlabelled images are used.",
             run.data_name,
             len(unlabeled),
         )

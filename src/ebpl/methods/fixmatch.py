@@ -1,4 +1,4 @@
-"""FixMatch: strong views of unlabelled images are taught the class that is predicted for weak views with confidence.
+"""FixMatch: strong views of unlabelled images are trained towards confident predictions for weak views.
 
 Sohn et al. 2020, "FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence", equations (3) and
 (4). Pseudo-labels come from the current weights; the averaged ones are for predictions.
@@ -55,7 +55,7 @@ class AdaptiveFixMatch(FixMatch):
 
 METHOD = Method(
     "FixMatch",
-    "strong views are taught the class predicted for weak views, above a threshold (Sohn et al. 2020)",
+    "strong views are trained towards the class predicted for weak views, above a threshold (Sohn et al. 2020)",
     FixMatch.terms,
     pseudo_labels=False,
     takes_features=False,

@@ -1,4 +1,4 @@
-"""MixMatch: unlabelled images are taught the sharpened mean prediction for their views, mixed with labelled ones.
+"""MixMatch: unlabelled images are trained towards sharpened mean predictions for their views, mixed with labelled ones.
 
 Berthelot et al. 2019, "MixMatch: A Holistic Approach to Semi-Supervised Learning", algorithm 1 and equations (3) to
 (12).

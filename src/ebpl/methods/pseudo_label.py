@@ -1,4 +1,4 @@
-"""Pseudo-Label: unlabelled images are taught the class that the network predicts for them at the moment.
+"""Pseudo-Label: unlabelled images are trained towards the class that the network predicts at the moment.
 
 Lee 2013, "Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks", equations
 (15) and (16).
@@ -54,7 +54,7 @@ def _terms(settings: Settings) -> list[LossTerm]:
 
 METHOD = Method(
     "Pseudo-Label",
-    "unlabelled images are taught the class that is predicted for them (Lee 2013)",
+    "unlabelled images are trained towards the class predicted for them (Lee 2013)",
     _terms,
     pseudo_labels=False,
     takes_features=False,

@@ -213,7 +213,7 @@ def look(
         if data is not None:
             raise
         note = f"The images of {run.data_name} could not be looked at, so there are no pictures. {error}"
-        return replace(empty, notes=(f"{note} (Where they are now is said with --data.)",))
+        return replace(empty, notes=(f"{note} (If they have moved, give their place with --data.)",))
     device, dtype = device_and_dtype(run.settings.runtime)
     model = model.to(device)
     empty = replace(empty, features=lambda pixels: predict_with_features(model, pixels, dtype)[1])
@@ -251,7 +251,10 @@ def _others(run: Run, images: ImageSet, description: dict[str, Any], seen: Calla
     part = as_trained(description, images, part)
     told = trained_on(run, part) if part.labeled.any() else []
     if not told and images.name == run.data_name:
-        told = ["They are not all as they were in training; some may have been trained on, and are no proof then"]
+        told = [
+            "The data has changed since training. Some of these images may have been trained on, and results on those "
+            "prove nothing"
+        ]
     return seen(f"images of {images.name}", part, "".join(f"{line}." for line in told))
 
 
@@ -274,7 +277,7 @@ def _changed(run: Run, images: ImageSet, test: Images, empty: Sight, seen: Calla
     pool = _pool(images.train.with_channels(test.pixels.shape[3]), np.flatnonzero(~images.train.labeled), seen)
     note = (
         f"Images or labels of {run.data_name} have changed since training. Its test images are the same; the "
-        "unlabelled images are those of now. How many it was trained on is not shown."
+        "unlabelled images are the current ones. How many it was trained on is not shown."
     )
     return replace(empty, measured=looked if labeled else None, looked=looked, pool=pool, notes=(note,))
 
@@ -303,7 +306,7 @@ def _parts(images: ImageSet, parts: Split, seen: Callable[..., Seen]) -> tuple[S
     unlabeled = train.take(parts.unlabeled)
     measured: Seen | None = None
     if len(held_out):
-        caveat = "These images chose the weights, so this is a little too kind."
+        caveat = "The weights were chosen on these images, so the result is slightly optimistic."
         measured = seen("validation images", held_out, caveat, chosen_by)
     if test is not None and len(test):
         return measured, seen("test images", test)

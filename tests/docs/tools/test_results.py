@@ -1,6 +1,7 @@
 import re
 import shlex
 from pathlib import Path
+from statistics import fmean
 
 from docs.tools import results
 from docs.tools.results import _cells
@@ -9,6 +10,7 @@ from ebpl.config.presets import PRESETS, preset
 from ebpl.io import write_json
 from experiments.__main__ import build_parser
 from experiments.ablation import SMALL
+from experiments.grid import cells, found
 from experiments.output import tables
 from experiments.results_store import load
 
@@ -107,3 +109,52 @@ def test_the_command_of_the_small_ablation_gives_the_settings_of_its_table() -> 
     options = build_parser().parse_args(shlex.split(line))
     assert preset(options.preset, changes(options)) == preset("best", SMALL)
     assert options.datasets == ["blood"]
+
+
+def test_what_the_page_says_of_stopping_points_is_so_in_the_records() -> None:
+    """In percentage points, as its table shows them."""
+    page = (ROOT / "docs/explanation/results.md").read_text(encoding="utf-8")
+    assert "soft pseudo-labels the last weights are less than a point below the chosen ones" in page
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in results.stopping_points(ROOT).splitlines()]
+    assert rows[0][4] == "best validation accuracy"
+    assert [rows[0][6], rows[0][-1]] == ["end of step 1", "end of step 4"]
+    for data, method, kind, _, *numbers in rows[2:]:
+        chosen, _, first, *_, last = ([float(number) for number in cell.split(" / ")] for cell in numbers)
+        lost = chosen[0] - last[0]
+        if method == "baseline":
+            assert lost > 5 if data in ("blood", "fashion") else lost < 1.3
+        else:
+            assert lost < (1 if kind == "soft" else 2.3)
+            if data in ("blood", "fashion"):
+                assert first[1] < last[1]
+                assert first[0] >= last[0]
+            elif data == "svhn":
+                assert first[0] < last[0] - 2
+            elif kind == "soft":
+                assert first[0] < last[0]
+                assert first[1] > last[1]
+
+
+def test_what_pages_say_of_pseudo_labels_and_calibration_is_so_in_the_records() -> None:
+    calibration = (ROOT / "docs/explanation/calibration.md").read_text(encoding="utf-8")
+    assert "on SVHN it is soft ones that raise it" in calibration
+    assert "the ECE on Blood-MNIST and Fashion-MNIST falls instead" in calibration
+    presets = (ROOT / "docs/how-to/presets.md").read_text(encoding="utf-8")
+    assert "with them on Blood-MNIST, Fashion-MNIST and CIFAR-10, but not on SVHN" in presets
+    data = ("blood", "fashion", "cifar10", "svhn")
+    trained = found(cells("table1", data, range(8), preset("standard"), ["ebpl"]), load(ROOT / "results"))
+    runs = {(cell.data, cell.settings.seed, cell.settings.curriculum.pseudo_labels): record["result"]
+            for cell, record in trained}  # fmt: skip
+
+    def ece(name: str, kind: str, last: bool) -> float:
+        """Over the seeds that were trained with pseudo-labels."""
+        own = [result for (each, seed, of), result in runs.items()
+               if (each, of) == (name, kind) and (name, seed, "soft") in runs]  # fmt: skip
+        return fmean((result["last"] if last else result)["metrics"]["ece"] for result in own)
+
+    for name in data:
+        none, hard, soft = (ece(name, kind, last=True) for kind in ("none", "hard", "soft"))
+        assert soft > none > hard if name == "svhn" else hard > max(none, soft)
+        none, hard, soft = (ece(name, kind, last=False) for kind in ("none", "hard", "soft"))
+        assert soft > hard if name == "svhn" else soft < hard
+        assert name not in ("blood", "fashion") or soft < hard < none
