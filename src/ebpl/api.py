@@ -18,12 +18,13 @@ from ebpl.data import BENCHMARK_NAMES, load
 from ebpl.data.dataset import ImageSet
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device, describe_environment, free_threads, threads
-from ebpl.encoders import encode_all, load_encoder
+from ebpl.encoders import load_encoder
 from ebpl.errors import RunError, SomeFailedError, UsageError
 from ebpl.inference.evaluate import finish
 from ebpl.inference.sources import Data
 from ebpl.launch import place
 from ebpl.methods import get_method
+from ebpl.models.fine_tuned_end import precompute
 from ebpl.models.weights import describe_model
 from ebpl.recommendation import encoder_size, settings_for
 from ebpl.rng import checked_seeds
@@ -125,7 +126,7 @@ def _train_one(
     def prepared() -> tuple[Run, ImageSet, Timing | None]:
         images = load(data, **places)
         _check(images, settings)
-        encode_all(images, settings.model.frozen_encoder, progress)
+        precompute(images, settings, progress)
         timing = timed(images, settings, get_method(settings.method).terms, time_limit, progress.say)
         made = Run.create(Path(run) if run else None, settings, images, _source(data, **places), ranks.count)
         return made, images, timing
@@ -152,7 +153,7 @@ def _train_seeds(
     for seed in seeds:
         _check(images, settings.changed(seed=seed))
     shown = progress or [Silent() for _ in seeds]
-    encode_all(images, settings.model.frozen_encoder, shown[0])
+    precompute(images, settings, shown[0])
     own = time_limit / len(seeds) if time_limit else None
     timing = timed(images, settings, get_method(settings.method).terms, own, shown[0].say)
     folder = Path(run) if run else None

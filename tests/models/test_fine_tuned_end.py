@@ -11,7 +11,7 @@ from ebpl.config.presets import preset
 from ebpl.encoders import Encoder
 from ebpl.encoders.weights import build_network
 from ebpl.errors import UsageError
-from ebpl.models import Architecture, build_backbone
+from ebpl.models import Architecture, build_backbone, fine_tuned_end
 from ebpl.models.fine_tuned_encoder import blocks, options_for
 from ebpl.models.fine_tuned_end import STRONG, WEAK, FineTunedEnd
 from ebpl.recommendation import settings_for
@@ -179,3 +179,35 @@ def test_a_trained_model_predicts_and_is_exported_without_a_file_of_the_encoder(
 def test_it_has_a_preset_of_its_own(encoder: Encoder) -> None:
     assert settings_for("photos", changes={"model.fine_tune": "end"})[0] == preset("fine-tuned-end")
     assert Architecture.of(settings_of(encoder).model, (3, SIZE, SIZE), 2, True).backbone == "fine_tuned_end"
+
+
+def test_views_depend_on_the_image_alone_and_are_computed_once_for_several_seeds(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, settings = backbone(encoder)[0], settings_of(encoder)
+    pixels, counts = crops(12, SIZE), list[int]()
+    computed: list[int] = []
+    whole = type(built.network).before_last
+    monkeypatch.setattr(type(built.network), "before_last", lambda self, x: computed.append(len(x)) or whole(self, x))
+    monkeypatch.setattr(fine_tuned_end, "REMEMBERED", fine_tuned_end.Remembered())
+    first = built.prepare_training(pixels, settings.data, counts.append)
+    assert sum(counts) == 12
+    assert sum(computed) == 12 * (WEAK + STRONG)
+    again = built.prepare_training(pixels[::-1].copy(), settings.data, counts.append)
+    assert torch.equal(again, first.flip(0))
+    assert sum(counts) == 24
+    assert sum(computed) == 12 * (WEAK + STRONG), "nothing is computed twice"
+    other = built.prepare_training(pixels, settings_of(encoder, data__color_jitter=0.0).data)
+    assert not torch.equal(other[:, WEAK:], first[:, WEAK:])
+    assert torch.equal(other[:, :WEAK], first[:, :WEAK])
+
+
+def test_views_beyond_what_is_remembered_are_computed_all_the_same(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, kept = backbone(encoder)
+    monkeypatch.setattr(fine_tuned_end, "REMEMBERED", fine_tuned_end.Remembered())
+    monkeypatch.setattr(fine_tuned_end, "MOST_REMEMBERED", 3 * kept[0].nbytes)
+    for _ in range(2):
+        assert torch.equal(built.prepare_training(crops(12, SIZE), settings_of(encoder).data), kept)
+        assert len(fine_tuned_end.REMEMBERED.views) == 3

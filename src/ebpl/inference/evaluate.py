@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ebpl.calibration import CalibrationCheck, before_and_after, warnings_of
 from ebpl.calibration.class_mix import reweight
@@ -222,7 +223,9 @@ def finish(run: Run, trainer: Trainer) -> None:
         result |= _usual_sets(probabilities, data.test.labels, data.classes)
         result |= _calibrations(probabilities, data.test.labels, state.progress.check, model.log_mix)
         arrays = {**_answers(probabilities, data.test.labels), **arrays}
-        last = state.tempered(_predicted(state.predictor, settings, data.test))
+        last = probabilities
+        if not state.keeps_last_weights():
+            last = state.tempered(_predicted(state.predictor, settings, data.test))
         result["last"] = {"metrics": measure(last, data.test.labels)}
     if len(data.train) <= MOST_DIGESTS and not data.is_benchmark:  # a benchmark can be had again
         arrays["training_digests"] = np.unique(data.train.short_digests())
@@ -231,9 +234,7 @@ def finish(run: Run, trainer: Trainer) -> None:
     result |= summary(state, trainer.training_set, trainer.schedule, class_counts(run.path, data.classes))
     result["images"]["test_in_training"] = data.test_in_training
     result["updates"] = {"made": made_updates(state.progress.history, trainer.updates), "of": trainer.total_updates}
-    rejected = trainer.training_set.unlabeled_index[state.progress.rejected]
-    belong = np.delete(np.arange(len(data.train)), rejected)
-    result |= _on_training_images(model, settings, data.train.take(belong))
+    result |= _on_training_images(model, settings, _those_that_belong(trainer))
     write_json(run.path / TEST_METRICS, result)
 
 
@@ -243,15 +244,24 @@ def _predicted(model: HybridModel, settings: Settings, images: Images) -> Floats
     return predict(model.to(device), images.pixels, dtype).probabilities
 
 
-def _on_training_images(model: HybridModel, settings: Settings, images: Images) -> dict[str, Any]:
+def _those_that_belong(trainer: Trainer) -> NDArray[np.uint8] | Tensor:
+    """Training images that were not rejected as outliers: what was kept of their views, or their pixels."""
+    images, rejected = trainer.training_set, trainer.state.progress.rejected
+    if images.backbone.keeps_views:
+        return images.inputs[np.delete(np.arange(len(images)), np.array(rejected, int) + images.labeled)]
+    return images.data.train.pixels[np.delete(np.arange(len(images.data.train)), images.unlabeled_index[rejected])]
+
+
+def _on_training_images(model: HybridModel, settings: Settings, images: NDArray[np.uint8] | Tensor) -> dict[str, Any]:
     """What is said of some training images: the mean probability of each class, and scores to judge outliers by."""
     device, dtype = device_and_dtype(settings.runtime)
     every = max(1, len(images) // MOST_ENERGIES)
-    found = predict(model.to(device), images.pixels[::every], dtype)
+    found = predict(model.to(device), images[::every], dtype)
     result: dict[str, Any] = {"class_means": [float(f"{mean:.6g}") for mean in found.probabilities.mean(0)]}
     if get_method(settings.method).density:
         result["training_energies"] = np.quantile(found.energies, np.linspace(0, 1, 201)).tolist()
-    if (errors := cross_validated_errors(model.features, images.pixels[::every])) is not None:
+    errors = None if isinstance(images, Tensor) else cross_validated_errors(model.features, images[::every])
+    if errors is not None:
         result["training_reconstruction_errors"] = np.quantile(errors, np.linspace(0, 1, 201)).tolist()
     return result
 

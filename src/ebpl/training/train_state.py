@@ -144,6 +144,11 @@ class TrainState:
         mix = self.progress.class_mix
         return {**weights, LOG_MIX: torch.tensor(mix.log_ratio)} if mix and mix.differs else weights
 
+    def keeps_last_weights(self) -> bool:
+        """Whether the weights to keep are the last ones."""
+        kept = self.progress.best["weights"]
+        return all(torch.equal(kept[name], tensor) for name, tensor in self.predictor.state_dict().items())
+
     def kept_model(self) -> HybridModel:
         """A model with the weights to keep."""
         model = _frozen_copy(self.model)
