@@ -100,18 +100,18 @@ PROBES: dict[str, Answer] = {
     "label spreading": label_spreading,
     "self-training": self_training,
 }
-FROM_NOTHING = "EBPL from nothing"
+ON_FEATURES, LAST_BLOCK, FROM_NOTHING = "EBPL on features", "EBPL with the last block fine-tuned", "EBPL from nothing"
 TRAINED = {
-    "EBPL on features": "features",
-    "EBPL with the last block fine-tuned": "fine-tuned-end",
+    ON_FEATURES: "features",
+    LAST_BLOCK: "fine-tuned-end",
     "EBPL fine-tuned": "fine-tuned",
     FROM_NOTHING: "quick",
 }
 """What is trained by EBPL, with its preset."""
 METHODS = {
     "probes": list(PROBES),
-    "features": ["EBPL on features"],
-    "fine-tuned-end": ["EBPL with the last block fine-tuned"],
+    "features": [ON_FEATURES],
+    "fine-tuned-end": [LAST_BLOCK],
     "fine-tuned": ["EBPL fine-tuned"],
     "from-nothing": [FROM_NOTHING],
 }

@@ -21,7 +21,7 @@ from ebpl.terminal import markdown_table
 from experiments import field, parts, table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
-from experiments.photos import PROBES, TRAINED, recorded
+from experiments.photos import LAST_BLOCK, ON_FEATURES, PROBES, TRAINED, recorded
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
 from experiments.table import PAPER_METRICS, title_of
 
@@ -153,10 +153,15 @@ def photographs(results: Path) -> str:
         shown = {way: table.averaged(each) for way, each in own.items()}
         probes = [way for way in shown if way in PROBES]
         best = max(probes, key=lambda way: shown[way]["accuracy"].mean or 0.0)
-        ways = ["logistic regression", best, "EBPL on features"]
-        numbers = [f"{shown[way]['accuracy']} / {shown[way]['ece']}" for way in ways]
-        lines.append([data, str(len(own[best])), numbers[0], f"{numbers[1]} ({best})", numbers[2]])
-    return markdown_table(["data", "n", "logistic regression", "most accurate probe", "EBPL"], lines)
+        ways = ["logistic regression", best, ON_FEATURES, LAST_BLOCK]
+        numbers = [
+            f"{shown[way]['accuracy']} / {shown[way]['ece']}" if way in shown else "not measured" for way in ways
+        ]
+        numbers[1] += f" ({best})"
+        lines.append([data, str(len(own[best])), *numbers])
+    return markdown_table(
+        ["data", "n", "logistic regression", "most accurate probe", "EBPL", "EBPL, last block learned"], lines
+    )
 
 
 def presets(records: Sequence[Record]) -> str:

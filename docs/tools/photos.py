@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 from docs.tools.results import unbroken
 from ebpl.metrics import spread
@@ -21,8 +22,10 @@ def comparison(root: Path) -> str:
     for (data, labels, way), seeds in sorted(groups.items(), key=lambda group: group[0][:2]):
         found = spread([{name: factor * each[name] for name, factor in METRICS.items()} for each in seeds])
         numbers = [_shown(*found[name], len(seeds), 1 if factor > 1 else 2) for name, factor in METRICS.items()]
-        lines.append([data, str(labels), way, str(len(seeds)), *numbers])
-    return unbroken(markdown_table(["data", "labels a class", "learned by", "n", *map(title_of, METRICS)], lines))
+        seconds = median(each["seconds"] for each in seeds)
+        lines.append([data, str(labels), way, str(len(seeds)), *numbers, f"{seconds:.{1 if seconds < 10 else 0}f}"])
+    heads = ["data", "labels a class", "learned by", "n", *map(title_of, METRICS), "seconds, median"]
+    return unbroken(markdown_table(heads, lines))
 
 
 def _shown(mean: float, deviation: float, seeds: int, digits: int) -> str:

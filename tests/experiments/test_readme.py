@@ -110,7 +110,8 @@ def test_photographs_are_shown_beside_the_most_accurate_probe() -> None:
         "2",
         "50.0 ± 0.0 / 5.0 ± 0.0",
         "70.0 ± 14.1 / 5.0 ± 0.0 (self-training)",
-        "90.0 ± 0.0 / 5.0 ± 0.0 |",
+        "90.0 ± 0.0 / 5.0 ± 0.0",
+        "not measured |",
     ]
 
 
