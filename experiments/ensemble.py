@@ -10,31 +10,17 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 import ebpl
 from ebpl.cli import guarded
-from ebpl.config import Settings
-from ebpl.data.dataset import UNLABELED, Images, ImageSet
-from ebpl.data.split import split_for
 from ebpl.inference.ensemble import Ensemble
 from ebpl.io import write_json
 from ebpl.metrics import measure
 from ebpl.models.predictions import predict
 from ebpl.rng import parse_seeds
 from experiments.coverage import datasets
-from experiments.images import described
-
-
-def with_drawn_labels(images: ImageSet, settings: Settings) -> ImageSet:
-    """The data with only those labels that this seed draws."""
-    drawn = split_for(images, settings).labeled
-    labels = np.full(len(images.train), UNLABELED)
-    labels[drawn] = images.train.labels[drawn]
-    return replace(images, train=Images(images.train.pixels, labels, images.train.paths))
+from experiments.images import described, with_drawn_labels
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

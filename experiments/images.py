@@ -11,7 +11,8 @@ import numpy as np
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data import load
-from ebpl.data.dataset import Images, ImageSet
+from ebpl.data.dataset import UNLABELED, Images, ImageSet
+from ebpl.data.split import split_for
 from ebpl.devices import describe_environment
 from ebpl.encoders import find_encoder
 
@@ -38,6 +39,14 @@ def with_test_images(images: ImageSet, tune: bool = False) -> ImageSet:
         parts: list[Images] = [images.train.take(np.sort(order[part])) for part in (slice(count), slice(count, None))]
         images = replace(images, test=parts[0], train=parts[1])
     return with_test_images(replace(images, test=None)) if tune else replace(images, validation=None)
+
+
+def with_drawn_labels(images: ImageSet, settings: Settings) -> ImageSet:
+    """The data with only those labels that these settings draw."""
+    drawn = split_for(images, settings).labeled
+    labels = np.full(len(images.train), UNLABELED)
+    labels[drawn] = images.train.labels[drawn]
+    return replace(images, train=replace(images.train, labels=labels))
 
 
 def described(images: ImageSet, settings: Settings) -> dict[str, Any]:

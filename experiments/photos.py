@@ -28,7 +28,6 @@ from ebpl.cli.options import assignment
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet
-from ebpl.data.split import split_for
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import DataError
 from ebpl.io import write_json
@@ -36,7 +35,7 @@ from ebpl.metrics import measure
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
 from ebpl.training.probe import SQUARE_ROOT_MARGIN
-from experiments.images import described, photographs
+from experiments.images import described, photographs, with_drawn_labels
 
 Floats = NDArray[np.float64]
 Answer = Callable[[Floats, NDArray[np.int64], Floats], Floats]
@@ -150,9 +149,7 @@ def probed(images: ImageSet, settings: Settings, ways: Sequence[str]) -> dict[st
     assert images.test is not None
     assert settings.model.encoder is not None
     encoder = load_encoder(settings.model.encoder)
-    drawn = split_for(images, settings).labeled
-    labels = np.full(len(images.train), -1)
-    labels[drawn] = images.train.labels[drawn]
+    labels = with_drawn_labels(images, settings).train.labels
     rows, others, root = suited(encoder.encode(images.train.pixels), encoder.encode(images.test.pixels), labels)
     found: dict[str, Any] = {}
     for name in ways:

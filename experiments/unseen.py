@@ -24,7 +24,6 @@ from ebpl.cli import guarded
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet
-from ebpl.data.split import split_for
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import UsageError
 from ebpl.io import write_json
@@ -33,7 +32,7 @@ from ebpl.models.outliers import fit_detector, outlier_limit
 from ebpl.models.predictions import predict, predict_with_features
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
-from experiments.images import described, photographs
+from experiments.images import described, photographs, with_drawn_labels
 from experiments.outliers import auroc
 
 Floats = NDArray[np.float64]
@@ -81,9 +80,7 @@ def scores(model: HybridModel, train: Tensor, labels: NDArray[np.int64]) -> dict
 def measured(name: str, images: ImageSet, settings: Settings, test: Mapping[str, Tensor]) -> dict[str, Any]:
     """For each score the AUROC on images of each other kind, and which share of all new images is flagged."""
     assert settings.model.encoder is not None
-    labels = np.full(len(images.train), -1)
-    drawn = split_for(images, settings).labeled
-    labels[drawn] = images.train.labels[drawn]
+    labels = with_drawn_labels(images, settings).train.labels
     with tempfile.TemporaryDirectory() as folder:
         run = ebpl.train(images, settings, run=Path(folder) / "run")
         model, result = run.load_model()[0], run.metrics()

@@ -10,17 +10,6 @@ from experiments import ensemble
 from tests.helpers import blobs, quick
 
 
-def test_only_drawn_labels_are_kept() -> None:
-    images = blobs(unlabeled=False)
-    settings = quick(labels_per_class=4, validation_fraction=0.0)
-    found = ensemble.with_drawn_labels(images, settings)
-    assert np.bincount(found.train.labels[found.train.labeled]).tolist() == [4, 4, 4]
-    kept = found.train.labeled
-    assert (found.train.labels[kept] == images.train.labels[kept]).all()
-    again = ensemble.with_drawn_labels(images, settings.changed(seed=5))
-    assert (again.train.labeled != kept).any()
-
-
 def test_members_and_their_mean_are_measured_on_the_test_images(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

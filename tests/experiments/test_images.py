@@ -7,8 +7,9 @@ import pytest
 
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet, from_arrays
-from experiments.images import described, photographs, with_test_images
+from experiments.images import described, photographs, with_drawn_labels, with_test_images
 from tests.experiments.test_photos import folder
+from tests.helpers import blobs, quick
 
 
 def labelled(count: int = 90, test: int = 0) -> ImageSet:
@@ -58,3 +59,14 @@ def test_a_record_says_which_images_and_settings_it_is_of() -> None:
     assert record["data"] == {"name": "gray", "fingerprint": images.fingerprint()}
     assert record["settings"]["seed"] == 4
     assert record["environment"]["torch"]
+
+
+def test_only_drawn_labels_are_kept() -> None:
+    images = blobs(unlabeled=False)
+    settings = quick(labels_per_class=4, validation_fraction=0.0)
+    found = with_drawn_labels(images, settings)
+    assert np.bincount(found.train.labels[found.train.labeled]).tolist() == [4, 4, 4]
+    kept = found.train.labeled
+    assert (found.train.labels[kept] == images.train.labels[kept]).all()
+    again = with_drawn_labels(images, settings.changed(seed=5))
+    assert (again.train.labeled != kept).any()

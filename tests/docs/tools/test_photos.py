@@ -14,7 +14,9 @@ RECORDS = [json.loads(path.read_text()) for path in sorted((ROOT / "results/phot
 
 
 def record(name: str, labels: int, **accuracies: float) -> str:
-    methods = {way: {**dict.fromkeys(photos.METRICS, value), "seconds": 10 * value} for way, value in accuracies.items()}
+    methods = {
+        way: {**dict.fromkeys(photos.METRICS, value), "seconds": 10 * value} for way, value in accuracies.items()
+    }
     return json.dumps({"data": {"name": name}, "labels_per_class": labels, "methods": methods})
 
 
