@@ -1,9 +1,10 @@
 """Are wrong labels found, and does the learning curve keep its word? `python -m experiments.label_errors` measures it.
 
 5 % of the labels are exchanged, for any other class or for the class that theirs is most often taken for. Measured is
-how many of them are in the first tenth of the list. Blood and Fashion are judged by colours and textures, and with
-`--networks` also by a network that was trained on the wrong labels; a FOLDER of class folders, split into train and
-test, by the features of an encoder. There, also what 50 more labels bring is compared with the interval of the report.
+how many of them are in the first tenth of the list. Blood and Fashion are judged by colours and textures, with `--by
+encoder` by features of an encoder too, and with `--by network` also by a network that was trained on the wrong labels;
+a FOLDER of class folders, split into train and test, by the features of an encoder. There, also what 50 more labels
+bring is compared with the interval of the report.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from ebpl.data.dataset import Images, ImageSet
 from ebpl.devices import describe_environment
 from ebpl.encoders import load_encoder
 from ebpl.io import write_json
-from ebpl.labeling.label_errors import Labelled, best_decay, cross_validated, deal, find_label_errors, labelled
+from ebpl.labeling.label_errors import (
+    Labelled,
+    best_decay,
+    cross_validated,
+    deal,
+    find_label_errors,
+    independent_rows,
+    labelled,
+)
 from ebpl.labeling.learning_curve import MORE, learning_curve
 from ebpl.models.encoder import EncodedImages
 from ebpl.rng import parse_seeds
@@ -43,8 +52,9 @@ Labels = NDArray[np.int64]
 SHARE, FIRST = 0.05, 0.1
 """Of labels that are exchanged, and of the list that is looked at."""
 KINDS = ("random", "confusable")
-COUNTS, NETWORKS = (100, 500), (100,)
-"""Labels of each class, and those with which a network is trained as well."""
+WAYS = ("plain", "encoder", "network")
+COUNTS, FEW_COUNTS = (100, 500), (100,)
+"""Labels of each class, and those that encoders and networks judge too."""
 CURVES = (5, 10, 20, 50)
 """Labels of each class that learning curves start from."""
 ENCODER = "efficientnet_lite0"
@@ -114,21 +124,22 @@ def judged_plainly(images: ImageSet, seed: int) -> Labelled:
     return Labelled(images.train, at, images.classes, rows, "colours and textures", seed)
 
 
-def benchmark(name: str, seed: int, networks: bool) -> Iterator[dict[str, Any]]:
-    """Wrong labels of a benchmark, by each way that they are judged."""
+def benchmark(name: str, seed: int, by: str) -> Iterator[dict[str, Any]]:
+    """Wrong labels of a benchmark, judged in one of the `WAYS`."""
     images = load(name)
     settings = preset("quick", pseudo_labels="none", validation_fraction=0.0, seed=seed)
-    for count in NETWORKS if networks else COUNTS:
+    for count in COUNTS if by == "plain" else FEW_COUNTS:
         clean = some(images, count, seed)
         plain = judged_plainly(clean, seed)
+        rows = independent_rows(clean.train.pixels) if by == "encoder" else plain.rows
         confused = confusions(plain)
         for kind in KINDS:
             labels, wrong = exchanged(clean.train.labels, kind, confused, seed)
-            told = {"labels_per_class": count, "kind": kind, "features": "network" if networks else "plain"}
-            if networks:
+            told = {"labels_per_class": count, "kind": kind, "features": by}
+            if by == "network":
                 known = judged_by_run(relabelled(clean, labels), settings)
             else:
-                known = replace(plain, images=relabelled(clean, labels).train)
+                known = replace(plain, images=relabelled(clean, labels).train, rows=rows)
             yield {**told, **found(known, wrong)}
 
 
@@ -178,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.label_errors", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="class folders of photographs")
     parser.add_argument("--seeds", default="3-7")
-    parser.add_argument("--networks", action="store_true", help="train a network for each of blood and fashion")
+    parser.add_argument("--by", choices=WAYS, default="plain", help="how blood and fashion are judged: %(choices)s")
     parser.add_argument("--results", type=Path, default=Path("results/label_errors"), metavar="DIR")
     options = parser.parse_args(arguments)
     return guarded(lambda: _main(options), "experiments.label_errors")
@@ -193,8 +204,7 @@ def _main(options: argparse.Namespace) -> int:
                 work[f"{folder.name}-{ENCODER}"] = partial(of_photographs, folder, seed)
                 work[f"{folder.name}-curve"] = partial(curves, folder, seed)
         else:
-            way = "network" if options.networks else "plain"
-            work |= {f"{name}-{way}": partial(benchmark, name, seed, options.networks) for name in BENCHMARKS}
+            work |= {f"{name}-{options.by}": partial(benchmark, name, seed, options.by) for name in BENCHMARKS}
         for name, measured in work.items():
             path = options.results / f"{name}-seed{seed}.json"
             if path.is_file():

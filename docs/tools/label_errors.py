@@ -12,7 +12,11 @@ import numpy as np
 from docs.tools.results import unbroken
 from ebpl.terminal import markdown_table
 
-FEATURES = {"plain": "colours and textures", "network": "these and the network's"}
+FEATURES = {
+    "plain": "colours and textures",
+    "encoder": "these and an encoder's features",
+    "network": "these and the network's",
+}
 """What labels were judged by, as the table calls it; else the name of the encoder."""
 
 

@@ -14,7 +14,7 @@ from tests.test_recommendation import striped_folder, use_small_encoder
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_errors, "COUNTS", (20,))
-    monkeypatch.setattr(label_errors, "NETWORKS", (20,))
+    monkeypatch.setattr(label_errors, "FEW_COUNTS", (20,))
     monkeypatch.setattr(label_errors, "BENCHMARKS", ("blobs",))
     monkeypatch.setattr(label_errors, "load", lambda name, **_: blobs(300, unlabeled=False))
 

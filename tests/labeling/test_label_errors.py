@@ -3,7 +3,10 @@ import pytest
 import torch
 
 import ebpl
+import ebpl.labeling.label_errors as judges
+from ebpl import recommendation
 from ebpl.data.dataset import Images, ImageSet, from_arrays
+from ebpl.encoders import EncoderInfo
 from ebpl.labeling.label_errors import (
     FOLDS,
     LEAST,
@@ -124,6 +127,21 @@ def test_a_run_finds_the_wrong_ones_of_the_labels_that_it_was_trained_on() -> No
     assert found.labels == len(data.train), "validation labels are judged too"
     assert "colours and textures" in found.features
     assert label_errors("run", data=data) == found
+
+
+def test_an_encoder_judges_too_where_it_is_there_and_images_are_not_too_many_or_tiny(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_small_encoder(monkeypatch)
+    monkeypatch.setattr(judges, "DEFAULT", recommendation.DEFAULT)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 28, 28, 3), np.uint8)
+    assert [len(rows) for rows in judges.independent_rows(pixels)] == [6, 6]
+    assert len(judges.independent_rows(pixels[:, :20])) == 1
+    monkeypatch.setattr(judges, "MOST_ENCODED", 5)
+    assert len(judges.independent_rows(pixels)) == 1
+    assert len(judges.independent_rows(pixels[:5])) == 2
+    monkeypatch.setattr(EncoderInfo, "path", None)
+    assert len(judges.independent_rows(pixels[:5])) == 1
 
 
 def test_labels_that_a_run_does_not_use_are_not_judged() -> None:

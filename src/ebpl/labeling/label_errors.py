@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebpl.comparison import colors_and_textures
+from ebpl.comparison import colors_and_textures, features_of
+from ebpl.config.presets import preset
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.data.decode import stacked
 from ebpl.data.split import split_for
 from ebpl.devices import device_and_dtype, threads
+from ebpl.encoders import DEFAULT, fastest_device, find_encoder, load_encoder
+from ebpl.errors import EbplError
 from ebpl.inference.sources import images_now
 from ebpl.models import HybridModel
 from ebpl.models.predictions import predict_with_features
@@ -48,6 +51,9 @@ THUMBNAIL, SAME, NEAR, CONTRAST = 16, 0.5, 4.0, 0.1
 """Copies differ at this height and width by less than a root mean square of pixels (from 0 to 255) that is the last
 share of their contrast, between the two in the middle. Different images of Blood, Fashion and CIFAR-10 differ by 5 or
 more, most by 25."""
+MOST_ENCODED, LEAST_ENCODED = 1000, 24
+"""Images that an encoder is asked for at most, and the least pixels of their shorter side. It helps with blood cells of
+28 pixels."""
 ROWS = 1024
 """Rows of the distance matrix that are in memory at a time."""
 
@@ -156,9 +162,25 @@ def labelled(run: Run, model: HybridModel, images: ImageSet, most: int | None = 
     if encoder := run.settings.model.frozen_encoder:
         return Labelled(some, at, images.classes, (features,), f"features of {encoder}", run.settings.seed)
     spread = np.maximum(features.std(0), 1e-6)
-    rows = colors_and_textures(some.pixels).numpy(), (features - features.mean(0)) / spread
-    what = "colours and textures, and the network's features, which were fitted to them"
+    rows = *independent_rows(some.pixels), (features - features.mean(0)) / spread
+    known = "colours and textures" + f", features of {DEFAULT}" * (len(rows) > 2)
+    what = f"{known}, and the network's features, which were fitted to them"
     return Labelled(some, at, images.classes, rows, what, run.settings.seed)
+
+
+def independent_rows(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ...]:
+    """Features of images that know nothing of their labels: plain ones, and those of an encoder if it is there.
+
+    An encoder is not asked for many images, which takes long, nor for tiny ones, of which it can tell little.
+    """
+    plain = colors_and_textures(pixels).numpy()
+    if find_encoder(DEFAULT).path is None or len(pixels) > MOST_ENCODED or min(pixels.shape[1:3]) < LEAST_ENCODED:
+        return (plain,)
+    try:
+        encoder = load_encoder(DEFAULT, fastest_device())
+    except EbplError:  # it is of help, not needed
+        return (plain,)
+    return plain, features_of(encoder, pixels, preset("features"), lambda *_: None).numpy()
 
 
 def find_label_errors(known: Labelled) -> LabelCheck:
