@@ -36,6 +36,8 @@ class Backbone(nn.Module):
     """Whether chains are sampled among its features, whose density it does not learn from, not among its inputs."""
     keeps_views = False
     """Whether training keeps a few views of each image, changed beforehand, of which `view` takes one."""
+    predicted_views = 1
+    """Views of an image that a prediction takes; an update takes one."""
     batch = 512
     """Images that are predicted at once."""
 

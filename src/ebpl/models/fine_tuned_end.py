@@ -63,6 +63,7 @@ class FineTunedEnd(FineTunedEncoder):
     """Images (N, H, W, C), or what was kept of their views, in; principal components of the encoder's features out."""
 
     keeps_views = True
+    predicted_views = WEAK
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)

@@ -136,7 +136,7 @@ class TrainStep:
         some, begun = self.training_set.inputs[:TIMED], time.monotonic()
         predict(self.state.predictor, some, self.dtype)
         predictions = sum(COSTS[stream] * size for stream, size in self.batch_sizes.items())
-        return predictions * (time.monotonic() - begun) / len(some)
+        return predictions * (time.monotonic() - begun) / len(some) / self.state.model.features.predicted_views
 
     # --- what terms make their views with ----------------------------------------------------------------------------
 
