@@ -127,6 +127,7 @@ def test_larger_images_are_recommended_on_a_gpu_where_detail_tells(gpu: None, mo
     assert found.plain_accuracy == found.size_accuracies[32]
     assert "is not installed" in found.reason
     assert "100 % at 128; 3 points more are reason for larger images" in found.reason
+    assert "--fine-tune" not in found.line("best")
     assert found.line("best").startswith(f"preset {PLAIN}, from nothing at 128 x 128 pixels: ")
     assert settings_for("photos") == (default_settings(), 128)
     assert recommend("photos", default_settings(), image_size=96).size_accuracies is None  # it was chosen
@@ -261,6 +262,7 @@ def test_training_takes_the_recommendation_and_says_so_in_a_line() -> None:
     assert run.source["image_size"] == SIZE
     (line,) = [text for text in heard.said if text.startswith("preset")]
     assert line.startswith("preset features: By cross-validation on 20 labels")
+    assert "--fine-tune end lets the encoder's last block learn too" in line
     assert f"--preset {PLAIN} learns from nothing" in line
     heard = Heard()
     plain = ebpl.train(

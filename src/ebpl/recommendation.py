@@ -90,10 +90,18 @@ class Recommendation:
         """Everything but pixels, for JSON."""
         return {name: value for name, value in vars(self).items() if name != "compared"}
 
+    @property
+    def longer(self) -> str:
+        """What else there is where an encoder helps, as a sentence."""
+        more = "--fine-tune end lets the encoder's last block learn too: it takes longer, and is often more accurate."
+        return more if self.encoder else ""
+
     def line(self, otherwise: str) -> str:
         """All of it in a line; `otherwise` is the preset that is the alternative."""
         if self.encoder:
-            return f"preset {self.preset}: {self.reason} --preset {otherwise} learns from nothing instead."
+            return (
+                f"preset {self.preset}: {self.reason} {self.longer} --preset {otherwise} learns from nothing instead."
+            )
         size = f" at {self.image_size} x {self.image_size} pixels" if self.size_accuracies and self.image_size else ""
         return f"preset {self.preset}, from nothing{size}: {self.reason} --preset {PRESET} uses an encoder instead."
 

@@ -400,6 +400,7 @@ def test_the_recommendation_is_printed_with_both_numbers(
     assert found is not None
     assert f"Learn on the features of {found.encoder}. {found.reason}" in printed
     assert "  ebpl train photos --preset features" in printed.splitlines()
+    assert printed.splitlines()[-1].startswith("--fine-tune end lets ")
     assert re.search(r"encoding 24 images, unless they were encoded before, and \d+ updates of", printed)
     assert main(["inspect", "photos", "--json", "--no-timing"]) == 0
     told = json.loads(capsys.readouterr().out)["recommendation"]

@@ -348,7 +348,7 @@ def _advice(found: Inspection) -> list[str]:
             f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {encoding}{timing.updates:,} "
             f"updates of {_short_time(timing.update)}, estimated from {timing.timed} of them."
         )
-    return lines
+    return [*lines, recommended.longer] if recommended.encoder else lines
 
 
 def _short_time(seconds: float) -> str:
