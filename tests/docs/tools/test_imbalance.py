@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 from docs.tools import imbalance
+from tests.helpers import ROOT
 
 
 def write(seed: int, accuracy: float) -> None:
@@ -55,3 +57,47 @@ def test_seeds_are_averaged_for_each_class_mix() -> None:
             "0.0 ± 0.0",
         ],
     ]
+
+
+def test_the_page_says_what_the_records_say() -> None:
+    page = (ROOT / "docs/how-to/class-mix.md").read_text("utf-8")
+    found: dict[tuple[str, float, str, str, str], list[float]] = {}
+    for path in sorted((ROOT / "results/imbalance").glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        assert record["preset"] == "features"
+        for mix, trained in record["trained"].items():
+            case = (record["data"]["name"], record["ratio"], record["labels"], mix)
+            for name in ("accuracy", "ece", "ece_by_chance"):
+                found.setdefault((*case, name), []).append(trained["metrics"][name])
+            found.setdefault((*case, "largest"), []).append(max(record["mix"]))
+            found.setdefault((*case, "kept"), []).append(float(not any(trained.get("log_ratio", [1]))))
+
+    def mean(data: str, ratio: float, labels: str, mix: str, name: str = "accuracy") -> float:
+        values = found[data, ratio, labels, mix, name]
+        assert len(values) == 5
+        return fmean(values)
+
+    def gain(data: str, ratio: float, labels: str) -> float:
+        return mean(data, ratio, labels, "estimated") - mean(data, ratio, labels, "labels")
+
+    datasets = ("trashnet", "blood", "cifar10")
+    assert "the estimate costs no accuracy. At 1:10 it changes little. At 1:50 it is more accurate" in page
+    assert all(gain(data, 1, "balanced") > -0.003 for data in datasets)
+    assert all(abs(gain(data, 10, "balanced")) < 0.02 for data in datasets)
+    assert all(gain(data, 50, "balanced") > 0.01 for data in datasets)
+    assert "on average ten points and more on Blood-MNIST and CIFAR-10" in page
+    assert all(fmean(gain(data, ratio, "tail-heavy") for ratio in (10, 50)) >= 0.1 for data in datasets[1:])
+    assert gain("trashnet", 50, "tail-heavy") > 0 > gain("trashnet", 10, "tail-heavy")
+    assert mean("trashnet", 10, "tail-heavy", "estimated", "kept") > 0.5
+    random = [kept for (_, _, labels, mix, name), values in found.items() for kept in values
+              if (labels, mix, name) == ("random", "estimated", "kept")]  # fmt: skip
+    assert "They are nearly always recognised" in page
+    assert fmean(random) > 0.8
+    for (data, ratio, labels, mix, name), values in found.items():
+        if mix == "estimated" and name == "ece":
+            below = data == "cifar10" or ((data, labels) == ("blood", "balanced") and ratio <= 10)
+            assert (fmean(values) <= 0.05) == below, (data, ratio, labels)
+        if name == "ece_by_chance" and data == "trashnet":
+            assert fmean(values) > 0.05
+        if name == "accuracy" and mix == "estimated":
+            assert fmean(values) > mean(data, ratio, labels, mix, "largest")

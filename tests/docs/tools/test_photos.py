@@ -7,9 +7,10 @@ from statistics import fmean
 import pytest
 
 from docs.tools import photos
+from experiments.photos import LAST_BLOCK, ON_FEATURES, PROBES, recorded
 from tests.helpers import ROOT
 
-OURS = "EBPL on features"
+OURS = ON_FEATURES
 RECORDS = [json.loads(path.read_text()) for path in sorted((ROOT / "results/photos").glob("*.json"))]
 
 
@@ -43,8 +44,9 @@ def test_seeds_that_no_choice_has_seen_were_measured() -> None:
 
 
 def mean(data: str, metric: str, labels: int = 10) -> dict[str, float]:
+    """Of all ways but the fine-tuned end."""
     own = [each["methods"] for each in RECORDS if (each["data"]["name"], each["labels_per_class"]) == (data, labels)]
-    return {way: fmean(each[way][metric] for each in own) for way in own[0]}
+    return {way: fmean(each[way][metric] for each in own) for way in own[0] if way != LAST_BLOCK}
 
 
 @pytest.mark.parametrize(
@@ -88,3 +90,22 @@ def test_the_page_says_where_square_roots_were_to_be_chosen() -> None:
             assert each["methods"][OURS]["images"] == (3000 if labels == 10 else 1200)
         if (data, labels) == ("pbc", 10):
             assert each["methods"]["logistic regression"]["square_root"]
+
+
+def test_the_page_says_what_the_last_block_brings() -> None:
+    page = (ROOT / "docs/how-to/encoders.md").read_text("utf-8")
+    assert "EBPL is more than five points above every probe on PBC" in page
+    assert "On PBC that is more than five points above every probe" in (ROOT / "README.md").read_text("utf-8")
+    found = recorded(ROOT / "results/photos")
+    for data in ("pbc", "trashnet"):
+        assert len(found[data, 10, LAST_BLOCK]) == 5
+        accuracy, ece = (fmean(each[name] for each in found[data, 10, LAST_BLOCK]) for name in ("accuracy", "ece"))
+        others = mean(data, "accuracy")
+        best = max(PROBES, key=others.__getitem__)
+        if data == "pbc":
+            assert accuracy > others[best] + 0.05
+            assert ece < mean(data, "ece")[best] / 2
+        else:
+            assert abs(accuracy - others[best]) < 0.02
+            assert abs(accuracy - others[ON_FEATURES]) < 0.02
+            assert ece > max(mean(data, "ece")[best], mean(data, "ece")[ON_FEATURES])
