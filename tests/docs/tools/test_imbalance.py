@@ -1,6 +1,7 @@
 """The table of class mixes, from the records."""
 
 import json
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -84,18 +85,22 @@ def test_the_page_says_what_the_records_say() -> None:
     assert "the estimate costs no accuracy. At 1:10 it changes little. At 1:50 it is more accurate" in page
     assert all(gain(data, 1, "balanced") > -0.003 for data in datasets)
     assert all(abs(gain(data, 10, "balanced")) < 0.02 for data in datasets)
-    assert all(gain(data, 50, "balanced") > 0.01 for data in datasets)
-    assert "on average ten points and more on Blood-MNIST and CIFAR-10" in page
-    assert all(fmean(gain(data, ratio, "tail-heavy") for ratio in (10, 50)) >= 0.1 for data in datasets[1:])
+    assert all(gain(data, 50, "balanced") > 0.01 for data in datasets[:2])
+    assert abs(gain("cifar10", 50, "balanced")) < 0.005
+    assert "on average ten points on Blood-MNIST, and a few on CIFAR-10" in page
+    gains = {data: fmean(gain(data, ratio, "tail-heavy") for ratio in (10, 50)) for data in datasets}
+    assert gains["blood"] >= 0.1 > gains["cifar10"] > 0.01
     assert gain("trashnet", 50, "tail-heavy") > 0 > gain("trashnet", 10, "tail-heavy")
-    assert mean("trashnet", 10, "tail-heavy", "estimated", "kept") > 0.5
-    random = [kept for (_, _, labels, mix, name), values in found.items() for kept in values
-              if (labels, mix, name) == ("random", "estimated", "kept")]  # fmt: skip
-    assert "They are nearly always recognised" in page
-    assert fmean(random) > 0.8
+    assert "in some seeds the most frequent class has too few labels" in page
+    assert 0 < mean("trashnet", 10, "tail-heavy", "estimated", "kept") < 1
+    assert "They are mostly recognised" in page
+    both = list(product(datasets, (10, 50)))
+    assert fmean(mean(data, ratio, "random", "estimated", "kept") for data, ratio in both) > 0.7
+    assert all(gain(data, ratio, "random") > -0.01 for data, ratio in both)
     for (data, ratio, labels, mix, name), values in found.items():
         if mix == "estimated" and name == "ece":
-            below = data == "cifar10" or ((data, labels) == ("blood", "balanced") and ratio <= 10)
+            few = (data, labels) == ("blood", "balanced") and ratio <= 10
+            below = few or (data == "cifar10" and (labels, ratio) != ("random", 50))
             assert (fmean(values) <= 0.05) == below, (data, ratio, labels)
         if name == "ece_by_chance" and data == "trashnet":
             assert fmean(values) > 0.05
