@@ -224,7 +224,7 @@ def test_it_says_how_long_it_takes_on_a_cpu(encoder: Encoder) -> None:
     assert said[-1].startswith("fine-tuning will take about ")
 
 
-def test_a_run_that_was_interrupted_ends_with_the_same_bits(encoder: Encoder) -> None:
+def check_that_an_interrupted_run_ends_with_the_same_bits(settings: Settings) -> None:
     class StopError(Exception):
         pass
 
@@ -233,11 +233,15 @@ def test_a_run_that_was_interrupted_ends_with_the_same_bits(encoder: Encoder) ->
             if text.startswith("initial, epoch 2"):
                 raise StopError
 
-    settings, data = settings_of(encoder), pieces()
+    data = pieces()
     whole = ebpl.train(data, settings, run="whole")
     with pytest.raises(StopError):
         ebpl.train(data, settings, run="parts", progress=Stops())
     assert result(ebpl.resume("parts", data=data).path) == result(whole.path)
+
+
+def test_a_run_that_was_interrupted_ends_with_the_same_bits(encoder: Encoder) -> None:
+    check_that_an_interrupted_run_ends_with_the_same_bits(settings_of(encoder))
 
 
 def test_a_trained_model_needs_no_file_of_the_encoder(encoder: Encoder) -> None:

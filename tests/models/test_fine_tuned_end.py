@@ -16,10 +16,14 @@ from ebpl.models.fine_tuned_encoder import blocks, options_for
 from ebpl.models.fine_tuned_end import STRONG, WEAK, FineTunedEnd
 from ebpl.recommendation import settings_for
 from ebpl.rng import generator
-from ebpl.terminal import Silent
 from tests.encoders.helpers import PUBLISHED, crops, small, tiny_network
-from tests.helpers import result, trainer_of
-from tests.models.test_fine_tuned_encoder import SHORT, SIZE, pieces
+from tests.helpers import trainer_of
+from tests.models.test_fine_tuned_encoder import (
+    SHORT,
+    SIZE,
+    check_that_an_interrupted_run_ends_with_the_same_bits,
+    pieces,
+)
 
 
 def settings_of(encoder: Encoder, **changes: object) -> Settings:
@@ -151,20 +155,8 @@ def test_pseudo_labels_are_spread_as_on_features_that_stay(encoder: Encoder) -> 
     assert trainer.state.progress.check is None
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(encoder: Encoder) -> None:
-    class StopError(Exception):
-        pass
-
-    class Stops(Silent):
-        def epoch(self, text: str) -> None:
-            if text.startswith("initial, epoch 2"):
-                raise StopError
-
-    settings, data = settings_of(encoder), pieces()
-    whole = ebpl.train(data, settings, run="whole")
-    with pytest.raises(StopError):
-        ebpl.train(data, settings, run="parts", progress=Stops())
-    assert result(ebpl.resume("parts", data=data).path) == result(whole.path)
+def test_a_run_that_was_interrupted_ends_with_the_same_bits(encoder: Encoder) -> None:
+    check_that_an_interrupted_run_ends_with_the_same_bits(settings_of(encoder))
 
 
 def test_a_trained_model_predicts_and_is_exported_without_a_file_of_the_encoder(encoder: Encoder) -> None:
