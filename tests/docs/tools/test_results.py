@@ -114,7 +114,7 @@ def test_the_command_of_the_small_ablation_gives_the_settings_of_its_table() -> 
 def test_what_the_page_says_of_stopping_points_is_so_in_the_records() -> None:
     """In percentage points, as its table shows them."""
     page = (ROOT / "docs/explanation/results.md").read_text(encoding="utf-8")
-    assert "soft pseudo-labels the last weights are less than a point below the chosen ones" in page
+    assert "soft pseudo-labels the last weights are close to the chosen ones" in page
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in results.stopping_points(ROOT).splitlines()]
     assert rows[0][4] == "best validation accuracy"
     assert [rows[0][6], rows[0][-1]] == ["end of step 1", "end of step 4"]
