@@ -24,7 +24,7 @@ from ebpl.inference.evaluate import finish
 from ebpl.inference.sources import Data
 from ebpl.launch import place
 from ebpl.methods import get_method
-from ebpl.models.fine_tuned_end import precompute
+from ebpl.models.fine_tuned_encoder import precompute
 from ebpl.models.weights import describe_model
 from ebpl.recommendation import encoder_size, settings_for
 from ebpl.rng import checked_seeds
@@ -393,8 +393,7 @@ def _together(runs: Sequence[Run], pieces: Sequence[Pieces], deadline: float = m
         train_all(trainings, in_turns=on_gpu, deadline=deadline)
     except KeyboardInterrupt:
         reasons = [str(training.error) for training in trainings if training.error]
-        message = "\n".join([f"Stopped. Continue with: {resume_command(runs)}", *reasons])
-        raise KeyboardInterrupt(message) from None
+        raise KeyboardInterrupt("\n".join([f"Stopped. Continue with: {resume_command(runs)}", *reasons])) from None
     return {run.path: training.error for run, training in zip(runs, trainings, strict=True) if training.error}
 
 

@@ -60,15 +60,13 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
     Parameters
     ----------
     preset : str or None
-        "paper", "standard", "best", "generative", "features", "fine-tuned", "fine-tuned-end", "fixmatch" or "quick"; by
-        default "fine-tuned-end" or "fine-tuned" with `fine_tune`, "features" with an `encoder`, otherwise "best" with a
-        GPU and "quick" without.
+        "paper", "standard", "best", "generative", "features", "fine-tuned", "fine-tuned-end", "fixmatch" or "quick";
+        by default that of `fine_tune`, "features" with an `encoder`, else "best" with a GPU and "quick" without.
     encoder : str or None
         A pretrained encoder, by its name, timm:NAME or the path of a TOML file, which turns images of any size into the
         features to learn from; `ebpl encoders` lists them. Its weights are not part of a pickle, only its name.
     fine_tune : str or None
-        "all", "last" or "end" learns all weights of the encoder, those of its last third or of its last block, which a
-        pickle then holds.
+        "all", "last" or "end" learns all of the encoder, its last third or its last block; a pickle holds it then.
     method : str
         "ebpl", "curriculum-labeling" (the baseline) or another method that `ebpl train --help` lists.
     class_mix : str, path or None
@@ -283,8 +281,7 @@ class EBPLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # sc
             raise UsageError(f"settings hold {', '.join(twice)}. Give {wanted} to EBPLClassifier by name.")
         learns = self.fine_tune not in (None, "none")
         preset = self.preset or ("features" if self.encoder or learns else None)
-        if learns and preset == "features":
-            preset = presets.FINE_TUNED.get(str(self.fine_tune), "fine-tuned")
+        preset = presets.FINE_TUNED.get(str(self.fine_tune), preset) if preset == "features" else preset
         chosen = presets.preset(preset) if preset else api.default_settings(self.device)
         chosen = chosen.changed({**further, **named})
         if (self.encoder or learns) and is_row(self.image_shape):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from ebpl.config.presets import preset
-from experiments.grid import cells, found
+from experiments.grid import UNSEEN_SEEDS, cells, found
 from experiments.readme import SEEDS, SHOWN
 from experiments.results_store import digest, load
 from tests.docs.pages import PAGES, ROOT, text_of
@@ -22,7 +22,12 @@ def test_the_pages_show_figures_of_the_experiments() -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_was_drawn_from_what_the_records_hold(name: str) -> None:
     experiment, data = name.split("-", 1)[0], name.removesuffix(".png").rsplit("-", 1)[-1]
-    shown = {"table1": (SHOWN, SEEDS, preset("standard")), "best": (None, range(5), preset("best"))}[experiment]
+    standard = preset("standard")
+    shown = {
+        "table1": (SHOWN, SEEDS, standard),
+        "labels": (None, UNSEEN_SEEDS, standard),
+        "best": (None, range(5), preset("best")),
+    }[experiment]
     chosen = [cell for cell in cells(experiment, *shown) if cell.data == data]
     drawn_from = [record for _, record in found(chosen, load(ROOT / "results"))]
     assert drawn_from

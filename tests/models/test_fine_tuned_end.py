@@ -11,9 +11,8 @@ from ebpl.config.presets import preset
 from ebpl.encoders import Encoder
 from ebpl.encoders.weights import build_network
 from ebpl.errors import UsageError
-from ebpl.models import Architecture, build_backbone, fine_tuned_end
-from ebpl.models.fine_tuned_encoder import blocks, options_for
-from ebpl.models.fine_tuned_end import STRONG, WEAK, FineTunedEnd
+from ebpl.models import Architecture, build_backbone, fine_tuned_encoder
+from ebpl.models.fine_tuned_encoder import STRONG, WEAK, FineTunedEnd, blocks, options_for
 from ebpl.recommendation import settings_for
 from ebpl.rng import generator
 from tests.encoders.helpers import PUBLISHED, crops, small, tiny_network
@@ -34,7 +33,7 @@ def settings_of(encoder: Encoder, **changes: object) -> Settings:
 def backbone(encoder: Encoder, **changes: object) -> tuple[FineTunedEnd, torch.Tensor]:
     """The backbone, and what it keeps of pieces of photographs, to which it is fitted."""
     settings = settings_of(encoder, **changes)
-    built = build_backbone("fine_tuned_end", options_for(settings.model), (3, SIZE, SIZE))
+    built = build_backbone("fine_tuned_encoder", options_for(settings.model), (3, SIZE, SIZE))
     assert isinstance(built, FineTunedEnd)
     kept = built.prepare_training(crops(12, SIZE), settings.data)
     built.fit(kept)
@@ -126,10 +125,10 @@ def test_networks_whose_last_block_is_not_known_are_refused_before_training(
         options_for(settings_of(encoder).model)
 
 
-def test_options_of_another_kind_of_fine_tuning_are_refused(encoder: Encoder) -> None:
-    options = {**options_for(settings_of(encoder).model), "fine_tune": "all"}
+def test_options_of_an_unknown_kind_of_fine_tuning_are_refused(encoder: Encoder) -> None:
+    options = {**options_for(settings_of(encoder).model), "fine_tune": "start"}
     with pytest.raises(ValueError, match="is no encoder that can be fine-tuned"):
-        build_backbone("fine_tuned_end", options, (3, SIZE, SIZE))
+        build_backbone("fine_tuned_encoder", options, (3, SIZE, SIZE))
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ def test_a_trained_model_predicts_and_is_exported_without_a_file_of_the_encoder(
 
 def test_it_has_a_preset_of_its_own(encoder: Encoder) -> None:
     assert settings_for("photos", changes={"model.fine_tune": "end"})[0] == preset("fine-tuned-end")
-    assert Architecture.of(settings_of(encoder).model, (3, SIZE, SIZE), 2, True).backbone == "fine_tuned_end"
+    assert Architecture.of(settings_of(encoder).model, (3, SIZE, SIZE), 2, True).backbone == "fine_tuned_encoder"
 
 
 def test_views_depend_on_the_image_alone_and_are_computed_once_for_several_seeds(
@@ -181,7 +180,7 @@ def test_views_depend_on_the_image_alone_and_are_computed_once_for_several_seeds
     computed: list[int] = []
     whole = type(built.network).before_last
     monkeypatch.setattr(type(built.network), "before_last", lambda self, x: computed.append(len(x)) or whole(self, x))
-    monkeypatch.setattr(fine_tuned_end, "REMEMBERED", fine_tuned_end.Remembered())
+    monkeypatch.setattr(fine_tuned_encoder, "REMEMBERED", fine_tuned_encoder.Remembered())
     first = built.prepare_training(pixels, settings.data, counts.append)
     assert sum(counts) == 12
     assert sum(computed) == 12 * (WEAK + STRONG)
@@ -198,8 +197,8 @@ def test_views_beyond_what_is_remembered_are_computed_all_the_same(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built, kept = backbone(encoder)
-    monkeypatch.setattr(fine_tuned_end, "REMEMBERED", fine_tuned_end.Remembered())
-    monkeypatch.setattr(fine_tuned_end, "MOST_REMEMBERED", 3 * kept[0].nbytes)
+    monkeypatch.setattr(fine_tuned_encoder, "REMEMBERED", fine_tuned_encoder.Remembered())
+    monkeypatch.setattr(fine_tuned_encoder, "MOST_REMEMBERED", 3 * kept[0].nbytes)
     for _ in range(2):
         assert torch.equal(built.prepare_training(crops(12, SIZE), settings_of(encoder).data), kept)
-        assert len(fine_tuned_end.REMEMBERED.views) == 3
+        assert len(fine_tuned_encoder.REMEMBERED.views) == 3

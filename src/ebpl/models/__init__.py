@@ -241,8 +241,7 @@ class Architecture:
         if settings.encoder and settings.fine_tune != "none":
             from ebpl.models.fine_tuned_encoder import options_for
 
-            name = "fine_tuned_end" if settings.fine_tune == "end" else "fine_tuned_encoder"
-            return cls(name, image_shape, classes, precision, options_for(settings))
+            return cls("fine_tuned_encoder", image_shape, classes, precision, options_for(settings))
         if settings.encoder:
             from ebpl.models.encoder import options_of
 

@@ -261,9 +261,7 @@ class Run:
     def training(self) -> Iterator[None]:
         """Hold the run for this process, and write its log into train.log."""
         if links := [str(entry) for entry in self.path.iterdir() if entry.is_symlink()]:  # to where a foreigner likes
-            raise RunError(
-                f"{links[0]} is a link, but a run writes only into its own folder. Replace the link by a copy."
-            )
+            raise RunError(f"{links[0]} is a link, but a run only writes into its own folder. Replace it by a copy.")
         with held(self.path):
             self._held = os.stat(self.path)
             for stale in self.path.rglob(".*.part"):  # left by a process that was killed while writing

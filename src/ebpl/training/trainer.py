@@ -396,6 +396,5 @@ class Trainer:
 
     def chosen(self) -> dict[str, Any]:
         """Which weights are kept, and how they were chosen."""
-        best = self.state.progress.best
-        by = "validation accuracy" if self.training_set.validation else "last epoch"
+        best, by = self.state.progress.best, "validation accuracy" if self.training_set.validation else "last epoch"
         return {"phase": best["phase"], "epoch": best["epoch"], "by": by}
