@@ -109,7 +109,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "consistency.confidence_threshold": 0.0,
         "consistency.temperature": 1.0,
     },
-    # Only the end of the encoder learns, from views that are computed once: a minute on a CPU.
+    # Only the end of the encoder learns, from views that are computed once: minutes on a CPU.
     "fine-tuned-end": {
         **_FEATURES,
         "model.fine_tune": "end",
@@ -168,7 +168,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 PRESET_HELP = {
     "features": "a pretrained encoder's features: photographs in minutes on a CPU, once they are encoded",
     "fine-tuned": "a pretrained encoder that learns too: photographs in minutes on a GPU",
-    "fine-tuned-end": "a pretrained encoder whose last block learns too: photographs in a minute or two on a CPU",
+    "fine-tuned-end": "a pretrained encoder whose last block learns too: photographs in minutes on a CPU",
     "paper": "WRN-28-10 and the paper's schedule, for a large GPU",
     "standard": "WRN-16-4 and a short schedule at ten times the paper's learning rate, for a GPU",
     "best": "WRN-16-4 with consistency of views and mixup, for a GPU: the default there",
