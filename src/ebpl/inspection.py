@@ -246,7 +246,7 @@ def _mixed(found: MixFound, recommended: Recommendation) -> Iterator[Problem]:
             "often, unless you train with --class-mix auto, which estimates the mix."
         )
     text = f"The unlabelled images seem to have another class mix than the labels. {how} If you know the mix, give it "
-    yield Problem("class_mix", False, text + "with --class-mix FILE: that is better than any estimate.")
+    yield Problem("class_mix", False, text + "with --class-mix FILE, instead of the estimate.")
 
 
 def _read_at(found: Contents, size: int | None) -> Contents:
