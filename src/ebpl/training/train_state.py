@@ -147,7 +147,8 @@ class TrainState:
     def keeps_last_weights(self) -> bool:
         """Whether the weights to keep are the last ones."""
         kept = self.progress.best["weights"]
-        return all(torch.equal(kept[name], tensor) for name, tensor in self.predictor.state_dict().items())
+        last = self.predictor.state_dict()  # kept weights that were read from a checkpoint are on the CPU
+        return all(torch.equal(kept[name].to(tensor.device), tensor) for name, tensor in last.items())
 
     def kept_model(self) -> HybridModel:
         """A model with the weights to keep."""
