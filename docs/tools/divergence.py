@@ -12,6 +12,7 @@ from ebpl.training.divergence import (
     PENALTY,
     PENALTY_FROM,
     RATE_FACTOR,
+    RUINED,
     SAMPLING_FACTOR,
     WORSE_THAN_CHANCE,
 )
@@ -40,7 +41,9 @@ def limits() -> str:
         f"By default the losses are checked every {CHECK_EVERY} updates. Training counts as diverged when the mean "
         f"energies of images and samples are more than {gap:g} apart (`divergence.max_energy_gap`), or when the loss "
         "is not a finite number, or when the mean cross-entropy of an epoch is more than "
-        f"{FAR_WORSE:g} times that of guessing (in the last epoch of a phase {WORSE_THAN_CHANCE:g} times). It goes "
-        f"back to a state in which the energies were at most {HEALTHY * gap:g} apart, "
+        f"{FAR_WORSE:g} times that of guessing (in the last epoch of a phase {WORSE_THAN_CHANCE:g} times). After the "
+        f"last update of an epoch labelled images are predicted: a cross-entropy of more than {RUINED:g} times that of "
+        "guessing is a divergence too. Training goes back to the end of an epoch in which the energies were at most "
+        f"{HEALTHY * gap:g} apart and neither cross-entropy was above {WORSE_THAN_CHANCE:g} times that of guessing, "
         f"and stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
     )

@@ -11,7 +11,7 @@ from ebpl import api
 from ebpl.errors import SomeFailedError
 from ebpl.runs import Run
 from ebpl.terminal import Silent
-from ebpl.training import divergence
+from ebpl.training import checkpoint, divergence
 from tests.helpers import quick, result
 
 pytestmark = [
@@ -85,3 +85,17 @@ def test_seeds_on_a_gpu_are_stopped_and_resumed_together() -> None:
     for run in runs:
         assert "continuing after" in (run.path / "train.log").read_text()
         assert run.finished
+
+
+def test_a_run_ends_where_its_best_weights_are_those_of_the_checkpoint_that_it_continued_from() -> None:
+    data = ebpl.load("digits")
+    settings = quick(device="cuda", epochs=2, pseudo_labels="none", data__validation_fraction=0.3)
+    trunk = ebpl.train(data, settings, run="trunk")
+    branch = trunk.branch("branch", settings.changed(pseudo_labels="soft", curriculum__steps=1))
+    stored = checkpoint.load(branch.checkpoints, print)
+    assert stored is not None
+    stored["best"]["score"] = 2.0  # which no later epoch reaches
+    checkpoint.save(branch.checkpoints, len(stored["history"]), stored)
+    ebpl.resume(branch, data=data)
+    assert branch.finished
+    assert branch.metrics()["chosen"]["phase"] == "initial"

@@ -487,25 +487,52 @@ def test_tensorboard_gets_the_same_numbers() -> None:
     assert losses == pytest.approx([float(row["loss"]) for row in rows(run.path / "metrics.csv")], rel=1e-6)
 
 
-def test_weights_that_break_in_the_last_update_of_an_epoch_are_noticed() -> None:
-    training = trainer(pseudo_labels="none", epochs=3)
+@pytest.mark.parametrize("epoch", ["2/4", "4/4"])
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [(float("nan"), "the weights are not finite numbers"), (-1e8, "after the last update the cross-entropy is")],
+)
+@pytest.mark.parametrize("method", ["ebpl", "curriculum-labeling"])
+def test_weights_that_break_in_the_last_update_of_an_epoch_are_noticed(
+    method: str, factor: float, reason: str, epoch: str
+) -> None:
+    training = trainer(method=method, pseudo_labels="none", epochs=4)
 
     class Poison(Callback):
         done = False
 
         def updates(self, count: int, where: str, facts: dict[str, float]) -> None:
             # this epoch's losses have been looked at for the last time
-            if "epoch 2/3" in where and not self.done:
+            if f"epoch {epoch}" in where and not self.done:
                 self.done = True
                 with torch.no_grad():
-                    training.state.model.features.stem.weight.fill_(float("nan"))
+                    training.state.model.features.stem.weight.mul_(factor)
 
     training.callbacks = [Poison()]
     training.train()
     (event,) = training.state.divergence.events
-    assert event["reason"].startswith("the weights are not finite numbers (0 of 128 chains are not finite")
+    assert event["reason"].startswith(reason)
+    assert f"{event['epoch']}/4" == epoch
     assert training.state.is_finite()
-    assert len(training.state.progress.history) == 3
+    assert training.state.model.features.stem.weight.abs().max() < 10
+    assert len(training.state.progress.history) == 4
+
+
+def test_a_state_that_its_last_update_made_worse_than_guessing_is_not_gone_back_to() -> None:
+    training = trainer(pseudo_labels="none", epochs=4)
+    added = {"epoch 2/4": 6.0, "epoch 3/4": float("nan")}  # first what training could still get over, then not
+
+    class Poison(Callback):
+        def updates(self, count: int, where: str, facts: dict[str, float]) -> None:
+            for epoch in [name for name in added if name in where]:
+                with torch.no_grad():
+                    training.state.model.classifier.bias[0] += added.pop(epoch)
+
+    training.callbacks = [Poison()]
+    training.train()
+    (event,) = training.state.divergence.events
+    assert event["epoch"] == 3
+    assert [row["healed"] for row in training.state.progress.history] == [0, 1, 1, 1]
 
 
 def test_a_state_near_the_limit_is_saved_with_the_one_to_go_back_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from ebpl.calibration.class_mix import reweight
 from ebpl.config import Settings
 from ebpl.errors import DivergedError
+from ebpl.metrics.calibration import negative_log_likelihood
+from ebpl.training.distributed import predict_together
+
+if TYPE_CHECKING:
+    from ebpl.training.train_state import TrainState
+    from ebpl.training.training_set import TrainingSet
 
 CHECK_EVERY = 10
 """Updates between two looks at the losses and energies."""
@@ -24,6 +34,10 @@ WORSE_THAN_CHANCE = 2.0
 most."""
 FAR_WORSE = 100.0
 """The same in the middle of a phase, where it was 2.6 at most."""
+RUINED = 10.0
+"""And this many times it after the last update of an epoch, for labelled images, is the work of that update."""
+LOOKED_AT = 256
+"""Labelled images that are predicted after the last update of an epoch."""
 
 
 class Diverged(Exception):
@@ -55,11 +69,16 @@ class Divergence:
         if widest_gap > self.max_gap:
             raise Diverged(f"the energies of images and samples are {widest_gap:.3g} apart (limit {self.max_gap:g})")
 
-    def check_epoch(self, cross_entropy: float, classes: int, last: bool) -> None:
-        """Raise `Diverged` if the mean cross-entropy of an epoch, the last of its phase or another, is absurd."""
+    def check_epoch(self, cross_entropy: float, classes: int, last: bool, now: float = 0.0) -> None:
+        """Raise `Diverged` if the mean cross-entropy of an epoch, the last of its phase or another, is absurd.
+
+        `now` is that of labelled images after its last update.
+        """
         chance = math.log(classes)
         if cross_entropy > (WORSE_THAN_CHANCE if last else FAR_WORSE) * chance:
             raise Diverged(f"the cross-entropy is {cross_entropy:.3g}, and {chance:.3g} would be guessing")
+        if now > RUINED * chance:
+            raise Diverged(f"after the last update the cross-entropy is {now:.3g}, and {chance:.3g} would be guessing")
 
     def is_healthy(self, widest_gap: float, cross_entropy: float = 0.0, classes: int = 2) -> bool:
         """Whether a state may be gone back to: far from the limit, since divergence begins before it is noticed."""
@@ -114,3 +133,15 @@ class Divergence:
     def state(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
         return asdict(self)
+
+
+def entropy_now(state: TrainState, images: TrainingSet, dtype: torch.dtype) -> float:
+    """The cross-entropy of labelled images for the weights as they are.
+
+    The losses of an epoch are those before its updates. What its last update has ruined would diverge again whenever
+    training went back to it.
+    """
+    some = np.linspace(0, images.labeled - 1, min(images.labeled, LOOKED_AT)).astype(int)
+    found = predict_together(state.model, images.inputs[some], dtype, state.ranks).probabilities
+    of_labels = reweight(np.nan_to_num(found), -state.model.log_mix.double().cpu().numpy())
+    return negative_log_likelihood(of_labels, images.labels[some])

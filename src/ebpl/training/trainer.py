@@ -99,8 +99,7 @@ class Trainer:
                     self._relabel(phase)
                 if progress.epoch < phase.epochs:
                     yield from self._epoch(phase)  # may go back, even into the phase before
-                progress = self.state.progress
-                if progress.epoch >= self.schedule[progress.phase].epochs:
+                if (progress := self.state.progress).epoch >= self.schedule[progress.phase].epochs:
                     self._end_phase()
             if less := shortened(made_updates(self.state.progress.history, self.updates), self.total_updates):
                 self.say(less)
@@ -235,7 +234,8 @@ class Trainer:
         try:
             means = yield from self._updates(phase)
             entropy, classes = means.get("cross_entropy", 0.0), len(self.training_set.data.classes)
-            self.state.divergence.check_epoch(entropy, classes, self.state.progress.epoch + 1 == phase.epochs)
+            now = divergence.entropy_now(self.state, self.training_set, self.dtype)
+            self.state.divergence.check_epoch(entropy, classes, self.state.progress.epoch + 1 == phase.epochs, now)
         except Diverged as reason:
             self._recover(str(reason), phase)
             return
@@ -246,7 +246,7 @@ class Trainer:
             self._tell("updates", self.updates - self.epoch_updates, phase.name, self._facts(means))
         self.state.progress.epoch += 1
         self._record(phase, means)
-        self.healthy = self.state.divergence.is_healthy(self.widest_gap, entropy, classes)
+        self.healthy = self.state.divergence.is_healthy(self.widest_gap, max(entropy, now), classes)
         age = time.monotonic() - self.saved_at
         self._keep(save=self.ranks.first(lambda: age >= self.settings.runtime.checkpoint_seconds))
         if self.deadline is not None:
