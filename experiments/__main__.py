@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ebpl import launch
 from ebpl.cli import guarded
-from ebpl.cli.options import Parser, add_data_dir, add_settings, changes, seconds, words
+from ebpl.cli.options import Parser, add_data_dir, add_settings, changes, positive, seconds, words
 from ebpl.config.presets import PRESETS, preset, read_config
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.rng import parse_seeds
@@ -51,7 +51,9 @@ def build_parser() -> Parser:
     add("--metrics", type=words, metavar="LIST", help="for table1, the metrics to show (default: accuracy,f_score,ece)")
     add("--variants", type=words, metavar="LIST", help="for ablation, only these (--show lists them); for field, "
         "of updates, minutes (default: both) and calibration")  # fmt: skip
-    add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell; on a GPU they are trained side by side")
+    add("--seeds", default="0-4", metavar="0-4", help="seeds of each cell")
+    add("--at-once", type=positive, metavar="N", default=12, help="trainings that share a GPU, about a gigabyte each "
+        "(default: 12); more take less time in all, and longer each")  # fmt: skip
     add("--show", action="store_true", help="only show which cells are there and which are missing")
     add("--plots-only", action="store_true", help="only make tables and figures from the records")
     add("--time-limit", type=seconds, default=float("inf"), metavar="20m", help="stop after that; the same command "
@@ -184,7 +186,7 @@ def _train(options: argparse.Namespace, chosen: list[Cell], settings: Settings, 
 
     deadline = time.monotonic() + options.time_limit
     places = (results, Path(options.runs), terminal_progresses, _say, _data_dir(options))
-    work = Reproduction(chosen, *places, deadline)
+    work = Reproduction(chosen, *places, deadline, at_once=options.at_once)
     if options.experiment == "ablation":  # of whose variants no single images are shown
         work.detailed = [cell for cell in chosen if name_of(cell, settings) == AS_IT_IS]
     if gone := [cell for cell in work.missing() if cell.retired and options.variants]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,6 +13,7 @@ from pathlib import Path
 from ebpl import api
 from ebpl.data import load
 from ebpl.data.dataset import ImageSet
+from ebpl.devices import choose_device
 from ebpl.errors import EbplError
 from ebpl.runs import Run
 from ebpl.runs.reader import SETTINGS
@@ -72,6 +73,8 @@ class Reproduction:
     """On the clock of `time.monotonic`; what runs then is stopped after saving its last epoch."""
     detailed: list[Cell] | None = None
     """Whose records carry what single images and samples are drawn from; None: all."""
+    at_once: int = 1
+    """Trainings that share a GPU."""
     failures: dict[Cell, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
@@ -87,7 +90,8 @@ class Reproduction:
         """Train what is missing; False if the time was over before all was done."""
         self.leave_out_retired()
         self._tell()
-        for data, family in self._families():
+        for data, group in groupby([cell for cell in self.missing() if not cell.retired], lambda cell: cell.data):
+            family = list(group)
             if time.monotonic() >= self.deadline:
                 return False
             try:
@@ -109,15 +113,6 @@ class Reproduction:
                 self.failures[cell] = retired_reason(cell)
                 self.say(f"{cell} is left out: {self.failures[cell]}")
 
-    def _families(self) -> Iterator[tuple[str, list[Cell]]]:
-        """Missing cells of one dataset, method and number of labels together: all of their seeds share a GPU."""
-
-        def family(cell: Cell) -> tuple[str, str, int]:
-            return cell.data, cell.settings.method, cell.settings.data.labels_per_class or 0
-
-        for key, group in groupby([cell for cell in self.missing() if not cell.retired], family):
-            yield key[0], list(group)
-
     def _wanted(self, trunk: Cell, family: Sequence[Cell], images: ImageSet) -> bool:
         """Whether a cell without pseudo-labels is missing itself, or to be branched from and not there."""
         return trunk in family or not self._run_of(trunk, images).is_dir()
@@ -128,9 +123,14 @@ class Reproduction:
         return self.runs / name_of({"data": data, "settings": cell.settings.to_dict()})
 
     def _train(self, cells: Sequence[Cell], images: ImageSet) -> None:
-        """Train cells of one dataset side by side on a GPU, one after the other elsewhere; keep what is finished."""
-        if not cells or time.monotonic() >= self.deadline:
-            return
+        """Train cells of one dataset, on a GPU side by side, elsewhere one after the other; keep what is finished."""
+        on_gpu = all(choose_device(cell.settings.runtime).type == "cuda" for cell in cells)
+        size = self.at_once if on_gpu else 1
+        for start in range(0, len(cells), size):
+            if time.monotonic() < self.deadline:
+                self._train_together(cells[start : start + size], images)
+
+    def _train_together(self, cells: Sequence[Cell], images: ImageSet) -> None:
         opened = {cell: self._opened(cell, images) for cell in cells}
         unfinished = {cell: run for cell, run in opened.items() if not run.finished}
         started = time.monotonic()

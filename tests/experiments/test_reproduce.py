@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ebpl import api
 from ebpl.config.presets import preset
+from ebpl.runs import Run
 from ebpl.terminal import Progress, Silent
+from experiments import reproduce
 from experiments.grid import Cell, cells
 from experiments.output import write
 from experiments.overview import overview
@@ -63,6 +67,24 @@ def test_from_cells_to_tables_and_figures() -> None:
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
     assert made(chosen).run()  # nothing is done twice
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
+
+
+@pytest.mark.parametrize(("device", "groups"), [("cuda", [3, 1, 3, 3, 2]), ("cpu", [1] * 12)])
+def test_on_a_gpu_trainings_of_both_methods_share_it_as_many_as_are_wanted(
+    device: str, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    train = api.resume_runs
+
+    def counted(runs: Sequence[Run], *more: Any) -> dict[Path, Exception]:
+        seen.append(len(runs))
+        return train(runs, *more)
+
+    monkeypatch.setattr(reproduce, "choose_device", lambda _: torch.device(device))
+    monkeypatch.setattr(api, "resume_runs", counted)
+    assert made(cells("table1", ["digits"], [0, 1], SETTINGS), at_once=3).run()
+    assert seen == groups
+    assert len(load(Path("results"))) == 12
 
 
 def test_what_was_interrupted_ends_with_the_records_it_would_have_had() -> None:
