@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ebpl.encoders import ENCODERS, load_encoder
-from ebpl.encoders.weights import build_network
+from ebpl.encoders.weights import NETWORKS, build_network, folded
 from ebpl.errors import DataError, UsageError
 from tests.encoders.helpers import crops, description, export_onnx, photographs, small, tiny, tiny_network
 
@@ -195,3 +195,38 @@ def test_onnx_needs_an_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=r"pip install 'ebpl\[export\]'"):
         load("tiny.onnx", None)
+
+
+def network_with_statistics(architecture: str) -> nn.Module:
+    """Random weights, and batch normalisation that does something."""
+    random = torch.Generator().manual_seed(0)
+    network = build_network(architecture)[0].eval()
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, generator=random)
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.running_mean, module.bias):
+                nn.init.normal_(tensor, std=0.1, generator=random)
+            for tensor in (module.running_var, module.weight):
+                nn.init.uniform_(tensor, 0.5, 1.5, generator=random)
+    return network
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+@pytest.mark.parametrize("size", [64, 75])
+def test_a_folded_network_gives_the_same_features(architecture: str, size: int) -> None:
+    network = network_with_statistics(architecture)
+    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        expected = network(images)
+        assert expected.std(0).mean() > 0.1
+        torch.testing.assert_close(folded(network)(images), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", NETWORKS)
+def test_only_the_copy_is_without_batch_normalisation(architecture: str) -> None:
+    network = network_with_statistics(architecture)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded(network).modules())
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert len(before) == len(network.state_dict())

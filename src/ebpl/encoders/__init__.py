@@ -52,11 +52,13 @@ def _warn(text: str) -> None:
 class Encoder:
     """An encoder with its weights; `load_encoder` makes one."""
 
-    def __init__(self, info: EncoderInfo, compute: Compute, digest: str, device: torch.device) -> None:
+    def __init__(
+        self, info: EncoderInfo, compute: Compute, digest: str, device: torch.device, network: nn.Module | None = None
+    ) -> None:
         self.info = info
         self.digest = digest
         """Of weights, input size, normalisation and views: features of the same digest can be compared."""
-        self._compute, self._device = compute, device
+        self._compute, self._device, self._network = compute, device, network
         self._told = False
 
     @property
@@ -72,11 +74,9 @@ class Encoder:
 
     def network(self) -> nn.Module:
         """A copy of the network from normalised images (N, 3, size, size) to features (N, D), to export or to train."""
-        from torch import nn
-
-        if not isinstance(self._compute, nn.Module):
+        if self._network is None:
             raise UsageError(f"{self.info.name} is an ONNX model, which has no network to train or to export.")
-        return copy.deepcopy(self._compute)
+        return copy.deepcopy(self._network)
 
     def encode(
         self,
@@ -220,9 +220,12 @@ def _loaded(info: EncoderInfo, device: str, stamp: tuple[int, int] | None) -> En
     import torch
     from torch import nn
 
-    from ebpl.encoders.weights import first_line, load_weights
+    from ebpl.encoders.weights import NETWORKS, first_line, folded, load_weights
 
     compute, weights = load_weights(info)
+    network = compute if isinstance(compute, nn.Module) else None
+    if network is not None and info.architecture in NETWORKS:
+        compute = folded(network)
     if isinstance(compute, nn.Module):
         compute.to(torch.device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]
     try:
@@ -238,4 +241,4 @@ def _loaded(info: EncoderInfo, device: str, stamp: tuple[int, int] | None) -> En
         raise UsageError(f"{info.name} gives {shape} for 2 images, but must give features (N, D).")
     facts = (weights, info.architecture, info.size, info.mean, info.std, VIEWS)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return Encoder(replace(info, dimension=shape[1]), compute, digest, torch.device(device))
+    return Encoder(replace(info, dimension=shape[1]), compute, digest, torch.device(device), network)

@@ -32,7 +32,11 @@ class SamePadding(nn.Conv2d):
         for size, kernel, stride in zip(x.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
             missing = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
             sides += [missing // 2, missing - missing // 2]
-        return F.conv2d(F.pad(x, sides), self.weight, None, self.stride, 0, 1, self.groups)
+        left, right, above, below = sides
+        padding = (int(above), int(left))  # by the convolution itself, which copies nothing, where both sides are equal
+        if left != right or above != below:
+            x, padding = F.pad(x, sides), (0, 0)
+        return F.conv2d(x, self.weight, self.bias, self.stride, padding, 1, self.groups)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -55,8 +59,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
-        out: Tensor = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
-        out = F.relu6(self._bn1(self._depthwise_conv(out)))
+        out: Tensor = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
+        out = F.relu6(self._bn1(self._depthwise_conv(out)), inplace=True)
         out = self._bn2(self._project_conv(out))
         return x + out if self.adds else out
 
@@ -86,14 +90,14 @@ class EfficientNetLite(nn.Module):
 
     def before_last(self, images: Tensor) -> Tensor:
         """What goes into the last block."""
-        x = F.relu6(self._bn0(self._conv_stem(images)))
+        x = F.relu6(self._bn0(self._conv_stem(images)), inplace=True)
         for block in list(self._blocks)[:-1]:
             x = block(x)
         return x
 
     def from_last(self, x: Tensor) -> Tensor:
         """Features from what goes into the last block."""
-        out: Tensor = F.relu6(self._bn1(self._conv_head(self._blocks[-1](x))))
+        out: Tensor = F.relu6(self._bn1(self._conv_head(self._blocks[-1](x))), inplace=True)
         return out.mean((2, 3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
@@ -61,6 +62,27 @@ def build_network(architecture: str) -> tuple[nn.Module, tuple[str, ...]]:
             return _timm_model(architecture, pretrained=False), tuple(f"{name}." for name in names)
         module = importlib.import_module(NETWORKS[architecture])
         return module.build(), (module.CLASSIFIER,)
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """A copy without batch normalisation, which becomes part of the convolution before it, for what does not learn.
+
+    Its features are the same, in about half the time on a CPU. `network` is one of `NETWORKS`.
+    """
+    from torch import nn
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    made = copy.deepcopy(network).eval()
+    for module in list(made.modules()):
+        before: tuple[str, nn.Module] | None = None
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                assert before is not None
+                assert isinstance(before[1], nn.Conv2d)
+                module.add_module(before[0], fuse_conv_bn_eval(before[1], child))
+                module.add_module(name, nn.Identity())
+            before = name, child
+    return made
 
 
 def is_network(architecture: str) -> bool:

@@ -32,7 +32,7 @@ from ebpl.data.dataset import ImageSet
 from ebpl.data.transforms import strongly_augment
 from ebpl.encoders import check_pixels, encode_all, fastest_device, load_encoder
 from ebpl.encoders.registry import LARGEST, SMALLEST
-from ebpl.encoders.weights import build_network, is_network
+from ebpl.encoders.weights import build_network, folded, is_network
 from ebpl.errors import UsageError
 from ebpl.models import Backbone
 from ebpl.models.encoder import CHOICE, PrincipalComponents, Resizing, options_of, same_encoder
@@ -240,7 +240,7 @@ class FineTunedEnd(FineTunedEncoder):
         missing = [place for place, digest in enumerate(digests) if digest not in found]
         if missing:
             self._load()
-            self.to(device)
+            frozen = folded(self.to(device).network)
         for start in range(0, len(missing), AT_ONCE[device.type]):
             places = missing[start : start + AT_ONCE[device.type]]
             images = self.scale(self.prepare(pixels[places]))
@@ -249,7 +249,7 @@ class FineTunedEnd(FineTunedEncoder):
             ]
             views = torch.cat([images, images.flip(3), *torch.stack(strong, 1)]).to(device)
             inputs = self._normalised(views).contiguous(memory_format=torch.channels_last)
-            kept = self.network.before_last(inputs).half().cpu()  # type: ignore[operator]
+            kept = frozen.before_last(inputs).half().cpu()  # type: ignore[operator]
             for place, each in zip(places, kept.unflatten(0, (WEAK + STRONG, -1)).transpose(0, 1), strict=True):
                 found[digests[place]] = each.clone()
                 REMEMBERED.add(digests[place], found[digests[place]])
