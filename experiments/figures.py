@@ -23,6 +23,7 @@ from ebpl.methods import get_method
 from ebpl.metrics import spread
 from ebpl.training.relabel import phases
 from experiments.grid import FEW_LABELS, PAPER_METHODS, PSEUDO_LABELS, Found, forms, methods_of
+from experiments.overview import reported
 from experiments.results_store import Record, details, digest, recovered
 from experiments.table import count, title_of
 
@@ -313,13 +314,17 @@ FIGURES: dict[str, dict[str, Callable[[str, Found, ImageSet | None], Any]]] = {
 def draw(folder: Path, experiment: str, pairs: Found, images: Callable[[str], ImageSet | None]) -> list[Path]:
     """All figures of an experiment, for each dataset with a record; `images` gives a dataset, where it is there.
 
-    Each file says in its metadata which results it was drawn from.
+    Those of the paper's table are of what it reports; other runs are shown where only they have single images. Each
+    file says in its metadata which results it was drawn from.
     """
-    written = []
+    written, first = [], pairs
+    if experiment == "table1":
+        chosen = set(reported(*map(list, zip(*pairs, strict=True)))) if pairs else set()
+        first = [pair for pair in pairs if pair[0] in chosen]
     for data in dict.fromkeys(cell.data for cell, _ in pairs):
         source = digest([record for cell, record in pairs if cell.data == data])
         for name, make in FIGURES[experiment].items():
-            figure = make(data, pairs, images(data))
+            figure = make(data, first, images(data)) or make(data, pairs, images(data))
             if figure is None:  # no record to draw it from
                 continue
             written += save(figure, folder / f"{experiment}-{name}-{data}", source)

@@ -50,6 +50,23 @@ def unseen(cells: Sequence[Cell], records: Sequence[Record]) -> tuple[list[Cell]
     return chosen, listed_seeds(cell.settings.seed for cell in chosen)
 
 
+def reported(cells: Sequence[Cell], records: Sequence[Record]) -> list[Cell]:
+    """What is reported of several methods: the same seeds of each, which no choice has seen.
+
+    All cells of a dataset where one of its groups, a method with a form of pseudo-labels, has too few of those.
+    """
+    there: dict[str, dict[tuple[str, str], list[int]]] = {}
+    for cell, _ in found(cells, records):
+        group = cell.settings.method, cell.settings.curriculum.pseudo_labels
+        there.setdefault(cell.data, {}).setdefault(group, []).append(cell.settings.seed)
+    enough = {
+        data
+        for data, groups in there.items()
+        if all(len(set(UNSEEN_SEEDS).intersection(seeds)) >= LEAST_SEEDS for seeds in groups.values())
+    }
+    return [cell for cell in cells if cell.data not in enough or cell.settings.seed in UNSEEN_SEEDS]
+
+
 def _remarks(records: dict[int, Record]) -> str:
     """What to know of some records, by seed."""
     remarks: dict[str, list[int]] = {}

@@ -21,6 +21,7 @@ from ebpl.terminal import markdown_table
 from experiments import field, parts, table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
+from experiments.overview import reported
 from experiments.photos import LAST_BLOCK, ON_FEATURES, PROBES, TRAINED, recorded
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
 from experiments.table import PAPER_METRICS, title_of
@@ -109,7 +110,7 @@ def paper_configuration(records: Sequence[Record]) -> str:
 
 
 def _summary(records: Sequence[Record], datasets: Sequence[str], seeds: Sequence[int], settings: Settings) -> str:
-    chosen = shown_cells("table1", datasets, seeds, settings, None, records)
+    chosen = reported(shown_cells("table1", datasets, seeds, settings, None, records), records)
     first, last = (table.measured(chosen, records, which) for which in ("chosen", "last"))
     lines = table.summary(datasets, first, last, methods_of(chosen))
     own = [record for _, record in found(chosen, records)]

@@ -17,6 +17,7 @@ from experiments import multi_run as multi_runs
 from experiments import parts, readme, selection
 from experiments import table as tables
 from experiments.grid import PAPER_DATASETS, PAST_DATASETS, UNSEEN_SEEDS, Cell, cells
+from experiments.overview import reported
 from experiments.readme import SEEDS, SHOWN, TABLES
 from experiments.results_store import Record, load
 
@@ -50,13 +51,13 @@ def few_labels(root: Path) -> str:
 
 def stopping_points(root: Path) -> str:
     """What it costs to choose weights without labels."""
-    rows = selection.rows(_cells(), _records(root))
+    rows = selection.rows(_reported(root), _records(root))
     return markdown_table(rows[0], rows[1:]) if rows else "Not measured yet."
 
 
 def distances(root: Path) -> str:
     """Our numbers minus the paper's, for the datasets that were measured."""
-    measured = tables.measured(_cells(), _records(root))
+    measured = tables.measured(_reported(root), _records(root))
     datasets = [name for name in PAPER_DATASETS if any(key[-1] == name for key in measured)]
     return tables.markdown(tables.distances(datasets, measured))
 
@@ -201,5 +202,5 @@ def _records(root: Path) -> list[Record]:
     return load(root / "results")
 
 
-def _cells() -> list[Cell]:
-    return cells("table1", SHOWN, SEEDS, preset("standard"))
+def _reported(root: Path) -> list[Cell]:
+    return reported(cells("table1", SHOWN, SEEDS, preset("standard")), _records(root))

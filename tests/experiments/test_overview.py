@@ -1,6 +1,6 @@
 from ebpl.config.presets import preset
 from experiments.grid import cells
-from experiments.overview import overview
+from experiments.overview import overview, reported
 
 CHOSEN = cells("table1", ["digits"], [0, 1, 2, 5], preset("quick"))
 
@@ -23,3 +23,22 @@ def test_runs_of_unknown_code_and_those_that_recovered_are_named() -> None:
     assert heads[-1] == "remarks"
     assert first[-3:] == ["3", "5", "no commit: 0, 2; uncommitted changes: 1; recovered from divergence: 2"]
     assert second[-3:] == ["1", "1-2, 5", ""]
+
+
+def test_seeds_that_no_choice_has_seen_are_reported_once_every_group_has_three_of_them() -> None:
+    seeds = [0, 3, 4, 6]
+    chosen = cells("table1", ["digits"], seeds, preset("quick"))
+
+    def records(*wanted: tuple[str, str, int]) -> list[dict[str, object]]:
+        return [
+            {"data": {"name": "digits"}, "settings": cell.settings.to_dict(), "result": {}}
+            for cell in chosen
+            if (cell.settings.method, cell.settings.curriculum.pseudo_labels, cell.settings.seed) in wanted
+        ]
+
+    both = ["ebpl", "curriculum-labeling"]
+    all_of_them = [(method, "none", seed) for method in both for seed in seeds]
+    assert {cell.settings.seed for cell in reported(chosen, records(*all_of_them))} == {3, 4, 6}
+    too_few = [each for each in all_of_them if each != ("curriculum-labeling", "none", 6)]
+    assert reported(chosen, records(*too_few)) == chosen
+    assert reported(chosen, []) == chosen

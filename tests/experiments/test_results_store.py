@@ -147,6 +147,10 @@ def test_a_run_that_recovered_from_divergence_is_told_from_its_record() -> None:
     assert not recovered({})
     there = [path.name for path in (ROOT / "results").glob("*.json") if recovered(json.loads(path.read_text()))]
     assert sorted(there) == [
+        "blood-ebpl-hard-wrn-16-4-seed6-65af19fa.json",
+        "blood-ebpl-hard-wrn-16-4-seed7-0398d383.json",
         "blood-ebpl-none-wrn-16-4-seed3-6ec2ffe9.json",
+        "blood-ebpl-none-wrn-16-4-seed5-f91c1fa2.json",
+        "blood-ebpl-soft-wrn-16-4-seed5-e191701b.json",
         "blood-ebpl-soft-wrn-16-4-seed7-05d92186.json",
     ]
