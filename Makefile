@@ -35,7 +35,7 @@ reproduced: .venv/experiments  ## write tables and figures of reproduced/ again 
 	$(BIN)/python -m experiments best --plots-only --seeds 0-7
 	$(BIN)/python -m experiments parts --plots-only --seeds 3-7
 	$(BIN)/python -m experiments field --plots-only --seeds 3-7
-	$(BIN)/python -m experiments ablation --plots-only
+	$(BIN)/python -m experiments ablation --plots-only --seeds 0-2
 	rm -f reproduced/*.svg
 
 readme: .venv/experiments  ## write the table and the figure of README.md again from results/

@@ -72,7 +72,7 @@ def run_family(cells: list[Cell], data_dir: str | None, runs: str) -> tuple[list
     """One task: train these cells here; returns their records, and the reasons of those that failed."""
     with tempfile.TemporaryDirectory() as folder:
         where = Path(data_dir) if data_dir else None
-        work = Reproduction(cells, Path(folder), Path(runs), _silent, lambda _: None, where)
+        work = Reproduction(cells, Path(folder), Path(runs), _silent, lambda _: None, where, at_once=len(cells))
         work.run()
         return load(Path(folder)), work.failures
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ebpl.methods import get_method
 from ebpl.rng import seeds_in_words
-from experiments.grid import LEAST_SEEDS, UNSEEN_SEEDS, Cell, found
+from experiments.grid import LEAST_SEEDS, PAPER_METHODS, UNSEEN_SEEDS, Cell, found
 from experiments.results_store import Record, in_doubt, recovered
 
 Rows = list[list[str]]
@@ -51,20 +51,20 @@ def unseen(cells: Sequence[Cell], records: Sequence[Record]) -> tuple[list[Cell]
 
 
 def reported(cells: Sequence[Cell], records: Sequence[Record]) -> list[Cell]:
-    """What is reported of several methods: the same seeds of each, which no choice has seen.
+    """What is reported of several methods: the seeds that the paper's methods share and that no choice has seen.
 
-    All cells of a dataset where one of its groups, a method with a form of pseudo-labels, has too few of those.
+    All cells of a dataset where there are too few of those. Without the paper's methods, those that all others share.
     """
-    there: dict[str, dict[tuple[str, str], list[int]]] = {}
+    there: dict[str, dict[tuple[str, str], set[int]]] = {}
     for cell, _ in found(cells, records):
         group = cell.settings.method, cell.settings.curriculum.pseudo_labels
-        there.setdefault(cell.data, {}).setdefault(group, []).append(cell.settings.seed)
-    enough = {
-        data
-        for data, groups in there.items()
-        if all(len(set(UNSEEN_SEEDS).intersection(seeds)) >= LEAST_SEEDS for seeds in groups.values())
-    }
-    return [cell for cell in cells if cell.data not in enough or cell.settings.seed in UNSEEN_SEEDS]
+        there.setdefault(cell.data, {}).setdefault(group, set()).add(cell.settings.seed)
+    shared = {}
+    for data, groups in there.items():
+        of_paper = [seeds for (method, _), seeds in groups.items() if method in PAPER_METHODS]
+        shared[data] = set(UNSEEN_SEEDS).intersection(*(of_paper or groups.values()))
+    enough = {data: seeds for data, seeds in shared.items() if len(seeds) >= LEAST_SEEDS}
+    return [cell for cell in cells if cell.settings.seed in enough.get(cell.data, {cell.settings.seed})]
 
 
 def _remarks(records: dict[int, Record]) -> str:

@@ -45,5 +45,6 @@ def limits() -> str:
         f"last update of an epoch labelled images are predicted: a cross-entropy of more than {RUINED:g} times that of "
         "guessing is a divergence too. Training goes back to the end of an epoch in which the energies were at most "
         f"{HEALTHY * gap:g} apart and neither cross-entropy was above {WORSE_THAN_CHANCE:g} times that of guessing, "
-        f"and stops with an error after {chosen.retries} recoveries (`divergence.retries`)."
+        "or to the start if there is none, and stops with an error after "
+        f"{chosen.retries} recoveries (`divergence.retries`)."
     )

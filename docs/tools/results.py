@@ -78,7 +78,7 @@ def ablation_at_full_length(root: Path) -> str:
 
 
 def _ablation(root: Path, settings: Settings, datasets: Sequence[str] | None = None) -> str:
-    chosen = cells("ablation", datasets, range(5), settings)
+    chosen = cells("ablation", datasets, range(3), settings)
     return unbroken(ablations.markdown(ablations.rows(chosen, _records(root), settings)))
 
 

@@ -81,6 +81,11 @@ def test_features_are_what_the_network_gives_for_normalised_images() -> None:
     assert np.allclose(encoder.encode(images), expected, **CLOSE)
 
 
+def test_the_network_is_where_the_encoder_was_loaded() -> None:
+    encoder = load_encoder(DEFAULT, "meta")  # where tensors have no values
+    assert {parameter.device.type for parameter in encoder.network().parameters()} == {"meta"}
+
+
 def test_training_the_network_does_not_change_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, images = small(), crops(2)
     before = encoder.encode(images)

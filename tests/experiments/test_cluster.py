@@ -32,6 +32,13 @@ def test_a_task_returns_the_records_of_its_cells() -> None:
     assert list(run_family([unknown], None, "runs")[1]) == [unknown]
 
 
+def test_a_task_trains_its_cells_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_with: list[int] = []
+    monkeypatch.setattr(cluster.Reproduction, "run", lambda work: made_with.append(work.at_once))
+    run_family(families(BASELINE)[0], None, "runs")
+    assert made_with == [3]
+
+
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"ebpl\[cluster\]"):

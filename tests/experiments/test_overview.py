@@ -42,3 +42,19 @@ def test_seeds_that_no_choice_has_seen_are_reported_once_every_group_has_three_o
     too_few = [each for each in all_of_them if each != ("curriculum-labeling", "none", 6)]
     assert reported(chosen, records(*too_few)) == chosen
     assert reported(chosen, []) == chosen
+
+
+def test_a_single_record_of_another_method_does_not_change_which_seeds_are_reported() -> None:
+    methods = ["ebpl", "curriculum-labeling", "fixmatch"]
+    chosen = cells("table1", ["digits"], [0, 3, 4, 6], preset("quick"), methods=methods)
+
+    def there(*wanted: tuple[str, int]) -> list[dict[str, object]]:
+        return [
+            {"data": {"name": "digits"}, "settings": cell.settings.to_dict(), "result": {}}
+            for cell in chosen
+            if (cell.settings.method, cell.settings.seed) in wanted and cell.settings.curriculum.pseudo_labels == "none"
+        ]
+
+    both = [(method, seed) for method in methods[:2] for seed in (0, 3, 4, 6)]
+    assert {cell.settings.seed for cell in reported(chosen, there(*both, ("fixmatch", 3)))} == {3, 4, 6}
+    assert reported(chosen, there(*both[:-1], ("fixmatch", 3))) == chosen

@@ -21,11 +21,9 @@ SHOWN_OF = {
     "best": (None, SEEDS),
     "parts": (None, UNSEEN_SEEDS),
     "labels": (None, UNSEEN_SEEDS),
+    "ablation": (None, range(3)),
 }
-CELLS = {
-    name: shown_cells(name, *SHOWN_OF.get(name, (None, range(5))), settings, None, RECORDS)
-    for name, settings in SETTINGS.items()
-}
+CELLS = {name: shown_cells(name, *SHOWN_OF[name], settings, None, RECORDS) for name, settings in SETTINGS.items()}
 PAGES = {
     page: text
     for name, settings in SETTINGS.items()

@@ -76,7 +76,7 @@ class Encoder:
         """A copy of the network from normalised images (N, 3, size, size) to features (N, D), to export or to train."""
         if self._network is None:
             raise UsageError(f"{self.info.name} is an ONNX model, which has no network to train or to export.")
-        return copy.deepcopy(self._network)
+        return copy.deepcopy(self._network).to(self._device)
 
     def encode(
         self,
