@@ -9,6 +9,7 @@ not drawn as a label is treated as unlabelled.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import DataError
 from ebpl.io import write_json
 from ebpl.metrics import measure
+from ebpl.recommendation import recommend
 from ebpl.rng import parse_seeds
 from ebpl.terminal import terminal_progress
 from ebpl.training.probe import SQUARE_ROOT_MARGIN
@@ -115,6 +117,8 @@ METHODS = {
     "from-nothing": [FROM_NOTHING],
 }
 """Ways to learn by the words of the command line."""
+RECOMMENDED = "EBPL as recommended"
+"""The way that `ebpl inspect` recommends for these images and labels."""
 
 
 def normalised(train: NDArray[np.float32], test: NDArray[np.float32]) -> tuple[Floats, Floats]:
@@ -170,6 +174,17 @@ def trained(images: ImageSet, settings: Settings) -> dict[str, Any]:
         return {**run.metrics()["metrics"], "seconds": time.monotonic() - begun}
 
 
+def recommended(images: ImageSet, settings: Settings) -> dict[str, Any]:
+    """What `ebpl inspect` recommends where only the labels that these settings draw are known, as a way to learn."""
+    found = recommend(with_drawn_labels(images, settings), settings)
+    ways = {name: way for way, name in TRAINED.items()}
+    return {
+        "way": ways.get(found.preset, FROM_NOTHING),
+        "encoder_accuracy": found.encoder_accuracy,
+        "plain_accuracy": found.plain_accuracy,
+    }
+
+
 Measured = dict[tuple[str, int, str], list[dict[str, float]]]
 """Measures of all seeds, by dataset, labels a class and way to learn."""
 
@@ -179,7 +194,10 @@ def recorded(results: Path) -> Measured:
     groups: Measured = {}
     for path in sorted(results.glob("*.json")):
         record = json.loads(path.read_text("utf-8"))
-        for way, found in record["methods"].items():
+        ways = record["methods"]
+        if (recommended := record.get("recommended", {}).get("way")) in ways:
+            ways = {**ways, RECOMMENDED: ways[recommended]}
+        for way, found in ways.items():
             groups.setdefault((record["data"]["name"], record["labels_per_class"], way), []).append(found)
     return groups
 
@@ -189,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.photos", description=__doc__)
     add = parser.add_argument
     add("folders", nargs="+", type=Path, metavar="FOLDER")
-    add("--methods", nargs="+", choices=METHODS, default=["probes", "features"], metavar="M", help=", ".join(METHODS))
+    ways = [*METHODS, "recommended"]
+    add("--methods", nargs="+", choices=ways, default=["probes", "features"], metavar="M", help=", ".join(ways))
     add("--labels", nargs="*", type=int, default=[5, 10, 25], metavar="N", help="labels per class")
     add("--seeds", default="3-7")
     add("--encoder", default="efficientnet_lite0")
@@ -203,12 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     encoder = find_encoder(options.encoder)
-    wanted = [way for method in options.methods for way in METHODS[method]]
+    wanted = [way for method in options.methods for way in METHODS.get(method, [])]
     for folder in options.folders:
-        images = photographs(folder, encoder.size, options.tune)
+        at_size = functools.cache(functools.partial(photographs, folder, tune=options.tune))
+        images = at_size(encoder.size)
         if not images.train.labeled.all():
             raise DataError(f"{folder}: every image must have a label, to be hidden or to be measured with.")
-        small = photographs(folder, SMALL, options.tune) if "from-nothing" in options.methods else images
         if {"probes", "features"} & set(options.methods):
             encode_all(images, options.encoder, terminal_progress())
         for few in options.labels:
@@ -231,16 +250,21 @@ def _main(options: argparse.Namespace) -> int:
                         "methods": {},
                     }
                 )
-                missing = [way for way in wanted if way not in record["methods"]]
+                advised = []
+                if "recommended" in options.methods:
+                    record.setdefault("recommended", recommended(images, preset("features", named)))
+                    advised = [record["recommended"]["way"]]
+                missing = [way for way in dict.fromkeys([*wanted, *advised]) if way not in record["methods"]]
                 probes = [way for way in missing if way in PROBES]
                 found = probed(images, preset("features", named), probes)
                 for way in (way for way in missing if way in TRAINED):
                     chosen = preset(TRAINED[way], common if way == FROM_NOTHING else named).changed(dict(options.set))
-                    found[way] = trained(small if way == FROM_NOTHING else images, chosen)
+                    found[way] = trained(at_size(SMALL if way == FROM_NOTHING else encoder.size), chosen)
                     record.setdefault("trained", {})[way] = described(images, chosen)
-                if found:
-                    record["methods"] |= found
+                record["methods"] |= found
+                if found or advised:
                     write_json(path, record)
+                if found:
                     shown = {
                         way: f"{100 * each['accuracy']:.1f}/{100 * each['ece']:.1f}" for way, each in found.items()
                     }

@@ -15,7 +15,7 @@ from ebpl.calibration.class_mix import ClassMix
 from ebpl.comparison import MOST_LABELS, PLAIN_SIZE, colors_and_textures, features_of, quick_mix
 from ebpl.config import Settings
 from ebpl.config.presets import default_settings, nearest_preset, preset
-from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates
+from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates, lazy_images, listing
 from ebpl.data.dataset import UNLABELED, ImageSet, check
 from ebpl.data.folder import LARGEST_KEPT
 from ebpl.data.split import split_for
@@ -23,7 +23,7 @@ from ebpl.devices import choose_device
 from ebpl.encoders import fastest_device, load_encoder
 from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
-from ebpl.recommendation import ENCODING, Recommendation, Shown, listing, recommend, source_of
+from ebpl.recommendation import ENCODING, Recommendation, Shown, recommend
 from ebpl.terminal import Progress, Silent
 from ebpl.training.time_budget import Timing, time_training
 
@@ -208,7 +208,7 @@ def _class_mix(
     """The class mix of the labels, and an estimate of that of the unlabelled images from some of them."""
     labels = {name: count / sum(used.values()) for name, count in used.items()}
     encoder = load_encoder(recommended.encoder, fastest_device()) if recommended.encoder else None
-    source = source_of(data, image_size, encoder.size if encoder else PLAIN_SIZE)
+    source = lazy_images(data, image_size, encoder.size if encoder else PLAIN_SIZE)
     parts, random = split_for(source.images, settings), np.random.default_rng(settings.seed)
     known = random.permutation(parts.labeled)
     one_of_each = np.unique(source.images.train.labels[known], return_index=True)[1]
@@ -262,16 +262,18 @@ def _read_at(found: Contents, size: int | None) -> Contents:
 
 
 def _timed(found: Contents, settings: Settings, recommended: Recommendation) -> Timing:
-    """How long a training takes; one on features is timed on the images that are encoded already."""
+    """How long a training takes; one with an encoder is timed on the images that were read for the comparison."""
     terms = get_method(settings.method).terms
     some = recommended.compared
     if some is None:
         return time_training(found.read(), settings, terms)
     timing = time_training(some, settings, terms)
-    batch, training = settings.optim.batch_size, len(found.labels.train)
-    updates = timing.updates // -(-len(some.train) // batch) * -(-training // batch)
+    batch, training, updates = settings.optim.batch_size, len(found.labels.train), timing.updates
+    if settings.optim.updates_per_epoch is None:
+        updates = updates // -(-len(some.train) // batch) * -(-training // batch)
     beside = (timing.seconds - timing.updates * timing.update) * training / len(some.train)
-    encoding = len(found.entries) * ENCODING[choose_device(settings.runtime).type]
+    encoded = len(found.entries) - (training if settings.model.fine_tune == "end" else 0)  # their views are timed
+    encoding = encoded * ENCODING[choose_device(settings.runtime).type]
     return replace(timing, updates=updates, seconds=encoding + updates * timing.update + beside)
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from ebpl.comparison import (
     DETAIL,
@@ -32,10 +29,9 @@ from ebpl.comparison import (
 from ebpl.config import Settings
 from ebpl.config import presets as named
 from ebpl.config.presets import default_settings, nearest_preset
-from ebpl.data import BENCHMARK_NAMES, format_of
-from ebpl.data.dataset import UNLABELED, Images, ImageSet, check
-from ebpl.data.decode import FORMATS, in_threads, is_text, read_picture, resized_picture, stacked
-from ebpl.data.folder import LARGEST_KEPT, Listed
+from ebpl.data.contents import Data, LazyImages, lazy_images, listing, side_of
+from ebpl.data.dataset import ImageSet, check
+from ebpl.data.folder import LARGEST_KEPT
 from ebpl.data.split import split_for
 from ebpl.devices import choose_device
 from ebpl.encoders import DEFAULT, EncoderInfo, fastest_device, find_encoder, load_encoder
@@ -44,21 +40,19 @@ from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.terminal import Progress, Silent, duration
 
-if TYPE_CHECKING:
-    import os
-
-    Data = str | os.PathLike[str] | ImageSet
-
-Result = TypeVar("Result")
-PRESET = "features"
-"""The preset that learns on the features of an encoder."""
+PRESET, FINE_TUNED = "features", named.FINE_TUNED["end"]
+"""The presets that learn on the features of an encoder, and that let its last block learn too."""
 MARGINS = {"quick": 0.1, "best": 0.17}
 """How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
 a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
-LOOKED_AT = 20
-"""Images whose size says whether all are small."""
+LIKE_PHOTOGRAPHS = 0.22
+"""How far ahead they are of what the encoder was trained on: below, its last block learns too."""
 ENCODING = {"cpu": 0.06, "cuda": 0.005}
 """Seconds to read and encode an image, about."""
+VIEWS = 2.0
+"""Times as long takes what an encoder computes of the views of an image."""
+MOST_VIEWS = 20_000
+"""Training images whose views are recommended to be computed: half an hour on a CPU, 1.5 GB of memory."""
 COMPARED = "compare an encoder with learning from nothing"
 PATIENCE = 2.0
 """Seconds of silence before a bar is shown."""
@@ -91,17 +85,16 @@ class Recommendation:
         return {name: value for name, value in vars(self).items() if name != "compared"}
 
     @property
-    def longer(self) -> str:
-        """What else there is where an encoder helps, as a sentence."""
-        more = "--fine-tune end lets the encoder's last block learn too: it takes longer, and is often more accurate."
-        return more if self.encoder else ""
+    def other(self) -> str:
+        """The other way to learn with an encoder, as a sentence."""
+        if self.preset == FINE_TUNED:
+            return f"--preset {PRESET} keeps the encoder as it is, which takes less time."
+        return "--fine-tune end lets the encoder's last block learn too, which takes longer." if self.encoder else ""
 
     def line(self, otherwise: str) -> str:
         """All of it in a line; `otherwise` is the preset that is the alternative."""
         if self.encoder:
-            return (
-                f"preset {self.preset}: {self.reason} {self.longer} --preset {otherwise} learns from nothing instead."
-            )
+            return f"preset {self.preset}: {self.reason} {self.other} --preset {otherwise} learns from nothing instead."
         size = f" at {self.image_size} x {self.image_size} pixels" if self.size_accuracies and self.image_size else ""
         return f"preset {self.preset}, from nothing{size}: {self.reason} --preset {PRESET} uses an encoder instead."
 
@@ -157,16 +150,9 @@ def settings_for(
         return plain, None
     if progress is not None:
         progress.say(found.line(nearest_preset(default)[0]))
-    features = changed(named.preset(PRESET, {"model.encoder": found.encoder}))
-    return features if found.encoder else plain, found.image_size
-
-
-def listing(data: Data) -> Callable[[Path], Listed] | None:
-    """What lists the image files of the data; None where it is not made of image files."""
-    if isinstance(data, ImageSet) or str(data) in BENCHMARK_NAMES or not is_text(str(data)):
-        return None
-    form = format_of(Path(data))
-    return form.lister() if form else None
+    if found.encoder:
+        plain = changed(named.preset(found.preset, {"model.encoder": found.encoder}))
+    return plain, found.image_size
 
 
 def encoder_size(data: Data, settings: Settings) -> int | None:
@@ -190,7 +176,7 @@ def recommend(
     that cannot be trained on is an error.
     """
     info = find_encoder(DEFAULT)
-    source = source_of(data, image_size, info.size)
+    source = lazy_images(data, image_size, info.size)
     if source.absent and not skip_unreadable:
         raise DataError(f"{source.images.name}: some images do not exist.")
     check(source.images)
@@ -201,7 +187,7 @@ def recommend(
         return Recommendation(preset, None, image_size, reason)
 
     sample = some_of_each_class(source.images.train.labels, labeled, settings.seed)
-    longest = min(image_size or math.inf, _side(source, sample) if side is None else side)
+    longest = min(image_size or math.inf, side_of(source, sample) if side is None else side)
     if longest <= LARGEST_KEPT:
         return nothing(
             f"The images are no larger than {LARGEST_KEPT} x {LARGEST_KEPT} pixels, where an encoder that was trained "
@@ -223,7 +209,7 @@ def recommend(
         return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
     found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
     if found.encoder:
-        return replace(found, image_size=image_size or source.size)
+        return _with_last_block(replace(found, image_size=image_size or source.size), source, time_limit)
     return _with_size(found, images, longest, settings.seed) if sizes else found
 
 
@@ -250,6 +236,21 @@ def _compared_with_encoder(
     numbers: dict[str, Any] = {"labels": len(labels), "encoder_accuracy": accuracy, "plain_accuracy": plain}
     found = replace(nothing, reason=reason, **numbers)
     return replace(found, preset=PRESET, encoder=info.name, compared=images) if ahead else found
+
+
+def _with_last_block(found: Recommendation, source: LazyImages, time_limit: float | None) -> Recommendation:
+    """The recommendation of an encoder, whose last block learns too where images are unlike those it has seen."""
+    assert found.encoder_accuracy is not None
+    assert found.plain_accuracy is not None
+    views = len(source.images.train) * ENCODING[fastest_device()] * VIEWS
+    too_long = len(source.images.train) > MOST_VIEWS or (time_limit is not None and views > time_limit / 2)
+    if too_long or is_ahead(found.encoder_accuracy, found.plain_accuracy, LIKE_PHOTOGRAPHS):
+        return found
+    reason = (
+        f"{found.reason} With less than {LIKE_PHOTOGRAPHS * 100:.0f} points, the images are unlike those that it was "
+        "trained on, and its last block should learn too."
+    )
+    return replace(found, preset=FINE_TUNED, reason=reason)
 
 
 def _with_size(found: Recommendation, images: ImageSet, largest: float, seed: int) -> Recommendation:
@@ -286,103 +287,7 @@ class Shown:
             self._progress.begin(self._total, self._done)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Labels of all images, and a way to the pixels of a few."""
-
-    images: ImageSet
-    """Without pixels where they are in files."""
-    count: int
-    """Images of all parts."""
-    size: int | None
-    """Height and width that files are read at."""
-    absent: bool
-    """Whether images are listed that do not exist."""
-    open: Callable[[int], NDArray[np.uint8]]
-    """The pixels of a training image, gray (H, W) or colour (H, W, 3)."""
-    side: Callable[[int], int]
-    """The length of the longer side of a training image before it is resized."""
-
-    def read(self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Shown) -> ImageSet:
-        """The labelled training images at these positions that can be read."""
-        pixels, kept = self.pixels(positions, skip_unreadable, shown)
-        labels = np.unique(self.images.train.labels[kept], return_inverse=True)
-        classes = tuple(self.images.classes[label] for label in labels[0])
-        return ImageSet(self.images.name, classes, Images(pixels, labels[1].astype(np.int64)))
-
-    def pixels(
-        self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Shown
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Training images that can be read, and their positions."""
-        found, kept = [], []
-        read = in_threads(_or_none(self.open), positions.tolist())
-        for position, opened in zip(positions.tolist(), read, strict=True):
-            shown(1, "reading")
-            if opened is not None:
-                found.append(opened)
-                kept.append(position)
-            elif not skip_unreadable:
-                raise DataError("An image cannot be read.")
-        size = (found[0].shape[0], found[0].shape[1]) if found else (0, 0)
-        gray = all(picture.ndim == 2 for picture in found)
-        return stacked(found, size, 1 if gray else 3), np.array(kept, np.int64)
-
-
-def _or_none(function: Callable[[int], Result]) -> Callable[[int], Result | None]:
-    """The same function; None where it fails: a damaged file can be wrong in any way, and loading says which are."""
-
-    def tried(position: int) -> Result | None:
-        try:
-            return function(position)
-        except Exception:
-            return None
-
-    return tried
-
-
-def source_of(data: Data, image_size: int | None, encoder_size: int) -> Source:
-    """The data as a source; files are read at `image_size`, or else at the size of an encoder."""
-    lister = listing(data)
-    if lister is None:
-        assert isinstance(data, ImageSet)
-        parts = [part for part in (data.train, data.validation, data.test) if part is not None]
-
-        def given(position: int) -> NDArray[np.uint8]:
-            pixels: NDArray[np.uint8] = data.train.pixels[position]
-            return pixels[..., 0] if pixels.shape[2] == 1 else pixels
-
-        return Source(data, sum(map(len, parts)), None, False, given, lambda _: max(data.shape[1:]))
-    assert not isinstance(data, ImageSet)
-    listed, size = lister(Path(data)), image_size or encoder_size
-    number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
-    bare = {
-        part: Images(
-            np.zeros((len(files), 0, 0, 1), np.uint8), np.array([number[label] for _, label in files], np.int64)
-        )
-        for part, files in listed.parts.items()
-    }
-    nobody = Images(np.zeros((0, 0, 0, 1), np.uint8), np.zeros(0, np.int64))
-
-    def opened(position: int) -> NDArray[np.uint8]:
-        picture = read_picture(listed.parts["train"][position][0])[0]
-        return np.asarray(resized_picture(picture, (size, size)), np.uint8)
-
-    def side(position: int) -> int:
-        with Image.open(listed.parts["train"][position][0], formats=FORMATS) as picture:
-            return max(picture.size)
-
-    images = ImageSet(listed.name, listed.classes, bare.get("train", nobody), validation=bare.get("validation"))
-    return Source(images, len(listed.files), size, bool(listed.absent), opened, side)
-
-
-def _side(source: Source, sample: NDArray[np.int64]) -> float:
-    """The longer side of an image, by the headers of a few."""
-    spread = sample[np.linspace(0, len(sample) - 1, min(LOOKED_AT, len(sample))).astype(int)]
-    sides = [side for side in map(_or_none(source.side), spread.tolist()) if side is not None]
-    return float(np.median(sides)) if sides else math.inf
-
-
-def _not_comparable(source: Source, info: EncoderInfo, time_limit: float | None) -> str | None:
+def _not_comparable(source: LazyImages, info: EncoderInfo, time_limit: float | None) -> str | None:
     """Why the encoder cannot be compared with learning from nothing, if it cannot."""
     if info.path is None:
         return (

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from ebpl.data import load
-from ebpl.data.contents import PARTS, Entry, contents, find_duplicates
+from ebpl.data.contents import PARTS, Entry, contents, find_duplicates, lazy_images, listing, side_of
 from ebpl.data.dataset import from_arrays
 from ebpl.errors import DataError
 from tests.helpers import blobs, class_folders, random_images, write_png
+
+SIZE = 40
 
 
 def test_files_and_the_same_images_as_arrays_hold_the_same() -> None:
@@ -96,3 +99,56 @@ def test_what_harms_is_what_two_of_the_same_picture_disagree_in(entries: list[En
     told = found.to_dict()
     assert told["conflicting"] == len(conflicting)
     assert sum(group["leaking"] for group in told["groups"]) == len(leaking)
+
+
+def test_a_few_images_of_a_folder_are_those_that_reading_all_of_it_gives() -> None:
+    folder = class_folders(Path("pets"))
+    every, some = load(folder, image_size=SIZE), lazy_images(folder, None, SIZE)
+    assert (some.count, some.size, some.absent) == (len(every.train), SIZE, False)
+    assert some.images.classes == every.classes
+    np.testing.assert_array_equal(some.images.train.labels, every.train.labels)
+    positions, counted = np.flatnonzero(every.train.labels >= 0)[::2], []
+    read = some.read(positions, False, lambda count, what: counted.append((count, what)))
+    np.testing.assert_array_equal(read.train.pixels, every.train.pixels[positions])
+    names = [every.classes[label] for label in every.train.labels[positions]]
+    assert [read.classes[label] for label in read.train.labels] == names
+    assert counted == [(1, "reading")] * len(positions)
+
+
+def test_an_image_that_cannot_be_read_is_left_out_or_an_error() -> None:
+    folder = class_folders(Path("pets"))
+    images = lazy_images(folder, None, SIZE)
+    listed = listing(folder)
+    assert listed is not None
+    listed(folder).parts["train"][1][0].write_bytes(b"damaged")
+    positions = np.arange(3)
+    pixels, kept = images.pixels(positions, True, lambda *_: None)
+    assert (len(pixels), kept.tolist()) == (2, [0, 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        images.pixels(positions, False, lambda *_: None)
+
+
+def test_the_side_of_images_is_that_of_most_files() -> None:
+    for number, side in enumerate([50, 90, 90, 90, 400]):
+        path = Path("photos", "ab"[number % 2], f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side // 2)).save(path)
+    images = lazy_images("photos", None, SIZE)
+    assert side_of(images, np.arange(5)) == 90
+    assert images.open(0).shape == (SIZE, SIZE, 3), "whatever their own size"
+    for path in Path("photos").rglob("*.png"):
+        path.write_bytes(b"")
+    assert side_of(images, np.arange(5)) == float("inf")
+
+
+def test_arrays_are_taken_as_they_are() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 30, 20), dtype=np.uint8)
+    arrays = from_arrays(pixels, [0, 1, -1, 0, 1, -1])
+    assert listing(arrays) is None
+    assert listing("digits") is None
+    images = lazy_images(arrays, None, SIZE)
+    assert (images.size, images.side(0)) == (None, 30)
+    np.testing.assert_array_equal(images.open(3), pixels[3])
+    np.testing.assert_array_equal(
+        images.read(np.array([1, 3]), False, lambda *_: None).train.pixels[..., 0], pixels[[1, 3]]
+    )

@@ -60,6 +60,21 @@ def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
 
 
+def test_the_way_that_is_recommended_is_trained_and_counted_once_more_under_that_name() -> None:
+    chosen = ["--labels", "5", "--seeds", "3", "--encoder", small(size=32).info.name, "--results", "found"]
+    short = ["--set", "optim.epochs=1", "curriculum.epochs=1", "optim.updates_per_epoch=1", "sgld.steps=1"]
+    for _ in range(2):
+        assert photos.main([str(folder()), *chosen, *short, "--methods", "recommended"]) == 0
+    (path,) = Path("found").glob("*.json")
+    record = json.loads(path.read_text())
+    assert record["recommended"] == {"way": photos.FROM_NOTHING, "encoder_accuracy": None, "plain_accuracy": None}
+    assert list(record["methods"]) == [photos.FROM_NOTHING], "the images are small"
+    assert record["trained"][photos.FROM_NOTHING]["settings"]["model.encoder"] is None
+    found = photos.recorded(Path("found"))
+    assert found["photos", 5, photos.RECOMMENDED] == found["photos", 5, photos.FROM_NOTHING]
+    assert len(found["photos", 5, photos.RECOMMENDED]) == 1
+
+
 def test_an_unlabelled_image_cannot_be_hidden_or_measured(capsys: pytest.CaptureFixture[str]) -> None:
     place = folder()
     (place / "train" / "unlabeled").mkdir()

@@ -334,6 +334,8 @@ def _copies(group: Group) -> str:
 
 
 def _advice(found: Inspection) -> list[str]:
+    from ebpl.recommendation import FINE_TUNED
+
     suggestion, recommended = found.suggestion, found.recommendation
     if suggestion is None or recommended is None:
         return ["It cannot be trained on as it is."]
@@ -342,13 +344,16 @@ def _advice(found: Inspection) -> list[str]:
         how += f" at {size} x {size} pixels"
     lines = [f"Learn {how}. {recommended.reason}", "", "Train with:", f"  {suggestion.command}"]
     if timing := suggestion.timing:
-        images = number_of(len(found.contents.entries), "image")
-        encoding = f"encoding {images}, unless they were encoded before, and " if recommended.encoder else ""
+        images, encoding = number_of(len(found.contents.entries), "image"), ""
+        if recommended.preset == FINE_TUNED:
+            encoding = f"computing views of {number_of(len(found.contents.labels.train), 'training image')}, and "
+        elif recommended.encoder:
+            encoding = f"encoding {images}, unless they were encoded before, and "
         lines.append(
             f"It will take about {duration(timing.seconds)} here ({suggestion.device}): {encoding}{timing.updates:,} "
             f"updates of {_short_time(timing.update)}, estimated from {timing.timed} of them."
         )
-    return [*lines, recommended.longer] if recommended.encoder else lines
+    return [*lines, recommended.other] if recommended.encoder else lines
 
 
 def _short_time(seconds: float) -> str:

@@ -1,22 +1,30 @@
-"""What a dataset holds, also where it cannot be trained on yet, and which images it holds more than once."""
+"""What a dataset holds before it is trained on: its images, those it holds more than once, and the pixels of a few."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ebpl.data import BENCHMARK_NAMES, format_of, load
 from ebpl.data.dataset import UNLABELED, Images, ImageSet
-from ebpl.data.decode import ImageInfo, is_text
+from ebpl.data.decode import FORMATS, ImageInfo, in_threads, is_text, read_picture, resized_picture, stacked
 from ebpl.data.folder import Listed, read_surveyed, survey, unread
+from ebpl.errors import DataError
+
+Data = str | os.PathLike[str] | ImageSet
+Result = TypeVar("Result")
+LOOKED_AT = 20
+"""Images whose size says whether all are small."""
 
 
 class Entry(NamedTuple):
@@ -92,6 +100,14 @@ def find_duplicates(entries: Iterable[Entry]) -> Duplicates:
     return Duplicates(tuple(tuple(group) for group in by_digest.values() if len(group) > 1))
 
 
+def listing(data: Data) -> Callable[[Path], Listed] | None:
+    """What lists the image files of the data; None where it is not made of image files."""
+    if isinstance(data, ImageSet) or str(data) in BENCHMARK_NAMES or not is_text(str(data)):
+        return None
+    form = format_of(Path(data))
+    return form.lister() if form else None
+
+
 Done = Callable[[int], None]
 PARTS = ("train", "validation", "test")
 
@@ -124,17 +140,15 @@ class Contents:
 
 
 def contents(
-    data: str | os.PathLike[str] | ImageSet,
+    data: Data,
     *,
     data_dir: str | os.PathLike[str] | None = None,
     image_size: int | None = None,
     done: Done = lambda _: None,
 ) -> Contents:
     """What is in whatever `ebpl.load` takes; `done` is called with the number of further files opened."""
-    if not isinstance(data, ImageSet) and str(data) not in BENCHMARK_NAMES and is_text(str(data)):
-        found = format_of(Path(data))
-        if found and (listed := found.lister()):
-            return _of_files(listed(Path(data)), image_size, done)
+    if lister := listing(data):
+        return _of_files(lister(Path(str(data))), image_size, done)
     return _of_arrays(load(data, data_dir=data_dir, image_size=image_size, training=False))
 
 
@@ -149,8 +163,7 @@ def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
     broken = unread(listed, found)
     notes = [*listed.notes, *listed.advice, *(found.notes(found.size(image_size)) if found.looks else ())]
     looks: list[ImageInfo] = list(found.looks.values())
-    number = {label: index for index, label in enumerate(listed.classes)} | {"": UNLABELED}
-    labels = [number[entry.label] for entry in entries if entry.part == "train"]
+    labels = [entry.label for entry in entries if entry.part == "train"]
     return Contents(
         listed.name,
         listed.classes,
@@ -160,7 +173,7 @@ def _of_files(listed: Listed, image_size: int | None, done: Done) -> Contents:
         dict(Counter(look.kind for look in looks).most_common()),
         (1 if found.gray else 3, *found.size(image_size)) if looks else None,
         tuple(notes),
-        ImageSet(listed.name, listed.classes, _bare(np.array(labels, np.int64))),
+        ImageSet(listed.name, listed.classes, _bare(listed.classes, labels)),
         lambda: read_surveyed(listed, found, image_size),
     )
 
@@ -179,16 +192,108 @@ def _of_arrays(data: ImageSet) -> Contents:
         {"gray" if channels == 1 else "colour": count} if count else {},
         data.shape if count else None,
         data.notes,
-        replace(data, train=_bare(data.train.labels), test=None, validation=None),
+        replace(data, train=Images(data.train.pixels[:, :0, :0, :1], data.train.labels), test=None, validation=None),
         lambda: data,
     )
 
 
-def _bare(labels: NDArray[np.int64]) -> Images:
-    """Labels of images that have no pixel."""
-    return Images(np.zeros((len(labels), 0, 0, 1), np.uint8), labels)
+def _bare(classes: Sequence[str], labels: Sequence[str]) -> Images:
+    """Images without a pixel that have these labels; '' stands for none."""
+    number = {label: index for index, label in enumerate(classes)} | {"": UNLABELED}
+    return Images(np.zeros((len(labels), 0, 0, 1), np.uint8), np.array([number[label] for label in labels], np.int64))
 
 
 def _entries(data: ImageSet, name: str, part: Images) -> list[Entry]:
     labels = [data.classes[label] if label != UNLABELED else "" for label in part.labels.tolist()]
     return [Entry(part.name(i), name, labels[i], found) for i, found in enumerate(part.digests())]
+
+
+@dataclass(frozen=True)
+class LazyImages:
+    """Labels of all images, and a way to the pixels of a few."""
+
+    images: ImageSet
+    """Without pixels where they are in files."""
+    count: int
+    """Images of all parts."""
+    size: int | None
+    """Height and width that files are read at."""
+    absent: bool
+    """Whether images are listed that do not exist."""
+    open: Callable[[int], NDArray[np.uint8]]
+    """The pixels of a training image, gray (H, W) or colour (H, W, 3)."""
+    side: Callable[[int], int]
+    """The length of the longer side of a training image before it is resized."""
+
+    def read(self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Callable[[int, str], None]) -> ImageSet:
+        """The labelled training images at these positions that can be read."""
+        pixels, kept = self.pixels(positions, skip_unreadable, shown)
+        labels = np.unique(self.images.train.labels[kept], return_inverse=True)
+        classes = tuple(self.images.classes[label] for label in labels[0])
+        return ImageSet(self.images.name, classes, Images(pixels, labels[1].astype(np.int64)))
+
+    def pixels(
+        self, positions: NDArray[np.int64], skip_unreadable: bool, shown: Callable[[int, str], None]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Training images that can be read, and their positions."""
+        found, kept = [], []
+        read = in_threads(_or_none(self.open), positions.tolist())
+        for position, opened in zip(positions.tolist(), read, strict=True):
+            shown(1, "reading")
+            if opened is not None:
+                found.append(opened)
+                kept.append(position)
+            elif not skip_unreadable:
+                raise DataError("An image cannot be read.")
+        size = (found[0].shape[0], found[0].shape[1]) if found else (0, 0)
+        gray = all(picture.ndim == 2 for picture in found)
+        return stacked(found, size, 1 if gray else 3), np.array(kept, np.int64)
+
+
+def _or_none(function: Callable[[int], Result]) -> Callable[[int], Result | None]:
+    """The same function; None where it fails: a damaged file can be wrong in any way, and loading says which are."""
+
+    def tried(position: int) -> Result | None:
+        try:
+            return function(position)
+        except Exception:
+            return None
+
+    return tried
+
+
+def lazy_images(data: Data, image_size: int | None, encoder_size: int) -> LazyImages:
+    """The images of the data; files are read at `image_size`, or else at the size of an encoder."""
+    lister = listing(data)
+    if lister is None:
+        assert isinstance(data, ImageSet)
+        parts = [part for part in (data.train, data.validation, data.test) if part is not None]
+
+        def given(position: int) -> NDArray[np.uint8]:
+            pixels: NDArray[np.uint8] = data.train.pixels[position]
+            return pixels[..., 0] if pixels.shape[2] == 1 else pixels
+
+        return LazyImages(data, sum(map(len, parts)), None, False, given, lambda _: max(data.shape[1:]))
+    assert not isinstance(data, ImageSet)
+    listed, size = lister(Path(data)), image_size or encoder_size
+
+    def opened(position: int) -> NDArray[np.uint8]:
+        picture = read_picture(listed.parts["train"][position][0])[0]
+        return np.asarray(resized_picture(picture, (size, size)), np.uint8)
+
+    def side(position: int) -> int:
+        with Image.open(listed.parts["train"][position][0], formats=FORMATS) as picture:
+            return max(picture.size)
+
+    labels = {part: _bare(listed.classes, [label for _, label in files]) for part, files in listed.parts.items()}
+    images = ImageSet(
+        listed.name, listed.classes, labels.get("train", _bare(listed.classes, [])), validation=labels.get("validation")
+    )
+    return LazyImages(images, len(listed.files), size, bool(listed.absent), opened, side)
+
+
+def side_of(source: LazyImages, sample: NDArray[np.int64]) -> float:
+    """The longer side of an image, by the headers of a few."""
+    spread = sample[np.linspace(0, len(sample) - 1, min(LOOKED_AT, len(sample))).astype(int)]
+    sides = [side for side in map(_or_none(source.side), spread.tolist()) if side is not None]
+    return float(np.median(sides)) if sides else math.inf
