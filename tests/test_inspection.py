@@ -9,11 +9,15 @@ from PIL import Image
 import ebpl
 from ebpl import inspection as inspecting
 from ebpl.cli import build_parser, main
+from ebpl.config import Settings
 from ebpl.data import load
 from ebpl.data.contents import contents
+from ebpl.data.dataset import ImageSet
+from ebpl.encoders import Encoder
 from ebpl.errors import DataError
 from ebpl.inspection import FEW_LABELS, IMBALANCE, Inspection, inspect
 from ebpl.recommendation import Recommendation
+from ebpl.training.time_budget import Timing
 from tests.helpers import QUICK, blobs, class_folders, random_images, write_png
 from tests.test_recommendation import SIZE, striped_folder, use_small_encoder
 
@@ -265,8 +269,29 @@ def test_an_encoder_is_recommended_with_a_command_that_uses_it(monkeypatch: pyte
     epochs = settings.optim.epochs + settings.curriculum.steps * settings.curriculum.epochs
     assert suggestion.timing is not None
     assert suggestion.timing.updates == epochs
+    assert suggestion.timing.seconds > suggestion.timing.start + epochs * suggestion.timing.update
     assert found.to_dict()["recommendation"] == recommended.to_dict()
     assert not looked(striped_folder("dark", colored=True)).contents.notes[0].endswith(f"{SIZE} x {SIZE}")
+
+
+def test_the_time_of_a_training_on_features_is_that_of_all_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_encoder(monkeypatch)
+    monkeypatch.setattr(Encoder, "seconds_per_image", lambda *_: 100.0)
+    asked: list[Settings] = []
+
+    def timed(data: ImageSet, settings: Settings, _: object) -> Timing:
+        asked.append(settings)
+        return Timing(updates=10, timed=3, update=2.0, seconds=20 + 7 + 5 * len(data.train), start=7)
+
+    monkeypatch.setattr(inspecting, "time_training", timed)
+    found = inspect(striped_folder(labeled=20, unlabeled=60))
+    assert found.suggestion is not None
+    assert found.suggestion.timing is not None
+    assert asked[0].optim.updates_per_epoch == 2, "80 images in batches of 64"
+    assert found.recommendation is not None
+    reading = found.recommendation.reading
+    assert 0 < reading < 1
+    assert found.suggestion.timing.seconds == pytest.approx(80 * (100 + reading) + 20 + 7 + 5 * 80)
 
 
 def test_a_larger_size_is_recommended_with_a_command_that_uses_it(

@@ -23,7 +23,7 @@ from ebpl.devices import choose_device
 from ebpl.encoders import fastest_device, load_encoder
 from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
-from ebpl.recommendation import ENCODING, Recommendation, Shown, recommend
+from ebpl.recommendation import Recommendation, Shown, recommend
 from ebpl.terminal import Progress, Silent
 from ebpl.training.time_budget import Timing, time_training
 
@@ -267,14 +267,19 @@ def _timed(found: Contents, settings: Settings, recommended: Recommendation) -> 
     some = recommended.compared
     if some is None:
         return time_training(found.read(), settings, terms)
-    timing = time_training(some, settings, terms)
-    batch, training, updates = settings.optim.batch_size, len(found.labels.train), timing.updates
-    if settings.optim.updates_per_epoch is None:
-        updates = updates // -(-len(some.train) // batch) * -(-training // batch)
-    beside = (timing.seconds - timing.updates * timing.update) * training / len(some.train)
-    encoded = len(found.entries) - (training if settings.model.fine_tune == "end" else 0)  # their views are timed
-    encoding = encoded * ENCODING[choose_device(settings.runtime).type]
-    return replace(timing, updates=updates, seconds=encoding + updates * timing.update + beside)
+    assert recommended.encoder is not None
+    training = len(found.labels.train)
+    updates = settings.optim.updates_per_epoch or -(-training // settings.optim.batch_size)
+    timing = time_training(some, settings.changed({"optim.updates_per_epoch": updates}), terms)
+    beside, share = timing.seconds - timing.updates * timing.update, training / len(some.train)
+    if settings.model.fine_tune == "end":  # the start is views of training images, above all
+        encoded, beside = len(found.entries) - training, beside * share
+    else:  # the start is fitted to labels, which are the same
+        encoded, beside = len(found.entries), timing.start + (beside - timing.start) * share
+    encoder = load_encoder(recommended.encoder, fastest_device())
+    reading = len(found.entries) * recommended.reading
+    encoding = encoded * encoder.seconds_per_image(some.train.pixels) if encoded else 0.0
+    return replace(timing, seconds=reading + encoding + timing.updates * timing.update + beside)
 
 
 def _labels(found: Contents, settings: Settings) -> tuple[dict[str, int], int, str | None]:

@@ -47,8 +47,8 @@ MARGINS = {"quick": 0.1, "best": 0.17}
 a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
 LIKE_PHOTOGRAPHS = 0.22
 """How far ahead they are of what the encoder was trained on: below, its last block learns too."""
-ENCODING = {"cpu": 0.06, "cuda": 0.005}
-"""Seconds to read and encode an image, about."""
+ENCODING = {"cpu": 0.03, "cuda": 0.005}
+"""Seconds to read and encode an image, about, before any was measured."""
 VIEWS = 2.0
 """Times as long takes what an encoder computes of the views of an image."""
 MOST_VIEWS = 20_000
@@ -79,10 +79,12 @@ class Recommendation:
     """The same on those at larger sizes as well; None where there is nothing to choose from."""
     compared: ImageSet | None = field(default=None, repr=False, compare=False)
     """The images that were compared on, as training on the features takes them."""
+    reading: float = field(default=0.0, repr=False, compare=False)
+    """Seconds to read one of them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but pixels, for JSON."""
-        return {name: value for name, value in vars(self).items() if name != "compared"}
+        """Everything but pixels and seconds, for JSON."""
+        return {name: value for name, value in vars(self).items() if name not in ("compared", "reading")}
 
     @property
     def other(self) -> str:
@@ -204,12 +206,15 @@ def recommend(
     if why and not sizes:
         return nothing(why)
     shown = Shown(progress or Silent(), len(sample))
+    begun = time.monotonic()
     images = source.read(sample, skip_unreadable, shown)
+    reading = (time.monotonic() - begun) / len(sample)
     if len(images.classes) < 2 or np.bincount(images.train.labels).min() < 2:
         return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
     found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
     if found.encoder:
-        return _with_last_block(replace(found, image_size=image_size or source.size), source, time_limit)
+        found = replace(found, image_size=image_size or source.size, reading=reading)
+        return _with_last_block(found, source, time_limit)
     return _with_size(found, images, longest, settings.seed) if sizes else found
 
 

@@ -136,6 +136,19 @@ def test_features_from_the_cache_are_those_that_were_computed(counted: list[int]
     assert np.array_equal(first, first.astype(np.float16))
 
 
+def test_the_time_to_encode_is_measured_also_where_features_are_in_the_cache(
+    counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(encoders.BATCH, "cpu", 1)
+    images, encoder = crops(30), small()
+    encoder.encode(images)
+    counted.clear()
+    clock = iter([10.0, 10.0 + 0.25 * 12])
+    monkeypatch.setattr(encoders.time, "perf_counter", lambda: next(clock))
+    assert encoder.seconds_per_image(images) == 0.25
+    assert counted == [12, 12], "the first batch warms up, and is not counted"
+
+
 def test_an_interrupted_encoding_continues_where_it_stopped(
     counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

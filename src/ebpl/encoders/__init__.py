@@ -11,6 +11,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,6 +39,8 @@ VIEWS = "mean of image and mirror image, bilinear with antialias"
 """Part of the digest: change it with what is done to images, so that older features are not used."""
 BATCH = {"cpu": 4, "cuda": 128}
 """Images of 224 x 224 that are computed at once; fewer of larger ones. On a CPU more are slower."""
+TIMED = 8
+"""Images that are encoded to measure how long it takes."""
 LOADED = 4
 """Encoders that are kept in memory."""
 
@@ -119,6 +122,16 @@ class Encoder:
                     for image, vector in zip(some, vectors, strict=True):
                         fill(image, vector)
         return features
+
+    def seconds_per_image(self, pixels: NDArray[np.uint8]) -> float:
+        """Seconds to encode an image that is not in the cache, by a few of these."""
+        batch = self._batch(pixels)
+        some = pixels[: max(TIMED, batch)]
+        self._features(some[:batch])  # the first batch chooses kernels
+        begun = time.perf_counter()
+        for start in range(0, len(some), batch):
+            self._features(some[start : start + batch])
+        return (time.perf_counter() - begun) / len(some)
 
     def _tell(self, say: Callable[[str], None], text: str) -> None:
         if not self._told:

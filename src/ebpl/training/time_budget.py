@@ -50,6 +50,8 @@ class Timing:
     """Seconds of the predictions at the start of a curriculum step."""
     finish: float = 0.0
     """Seconds of the predictions after the last update."""
+    start: float = 0.0
+    """Seconds before the first update."""
 
     def deadline(self, begun: float, limit: float, together: int = 1) -> Deadline:
         """The end of so many seconds from `begun`, on the clock of `time.monotonic`, with what was measured.
@@ -93,7 +95,7 @@ def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: flo
     whole += steps * step + finish
     if len(state.progress.history) == epochs:  # else its time is in the updates
         whole += len(images.validation or ()) * sum(phase.epochs for phase in trainer.schedule) * image
-    return Timing(total, int(timed), update, whole, step, finish)
+    return Timing(total, int(timed), update, whole, step, finish, start - begun)
 
 
 def _energies(trainer: Trainer) -> int:
