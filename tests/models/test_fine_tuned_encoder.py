@@ -84,6 +84,30 @@ def test_its_features_are_those_of_the_network_on_principal_components(encoder: 
     torch.testing.assert_close(found, built.points(built.prepare(images)))
 
 
+def test_errors_of_training_images_are_those_of_new_features_by_components_of_old_ones_of_others(
+    encoder: Encoder,
+) -> None:
+    built = backbone(encoder)
+    assert built.discards_components
+    prepared = built.prepare(crops(20, SIZE))
+    old = built._all_encoded(prepared)
+    unlearned = built.cross_validated_errors(prepared)
+    torch.testing.assert_close(unlearned, built.components.cross_validated_errors(old))
+    with torch.no_grad():
+        next(built.network.parameters()).mul_(1.5)
+    new, found, expected = built._all_encoded(prepared), built.cross_validated_errors(prepared), torch.ones(20).double()
+    order = np.random.default_rng(0).permutation(20)
+    for fold in range(5):
+        others = PrincipalComponents(1280, 8)
+        others.fit(old[np.setdiff1d(order, order[fold::5])])
+        errors = others.reconstruction_error(others.scale(new[order[fold::5]]))
+        assert errors is not None
+        expected[order[fold::5]] = errors
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, unlearned)
+    assert torch.equal(built._all_encoded(prepared), new), "what it has learned is kept"
+
+
 @pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), (SIZE, SIZE, 1), (20, 50, 3), (70, 70, 1)])
 def test_images_of_any_size_are_kept_as_bytes_at_that_of_the_encoder(
     encoder: Encoder, shape: tuple[int, int, int]
@@ -253,6 +277,19 @@ def test_a_trained_model_needs_no_file_of_the_encoder(encoder: Encoder) -> None:
     assert model.features.options["licence"] == encoder.info.licence
     with pytest.raises(UsageError, match="There is no file"):
         Architecture.of(settings_of(encoder).model, (3, SIZE, SIZE), 2, True)
+
+
+@pytest.mark.parametrize("name", ["fine-tuned", "fine-tuned-end"])
+def test_outliers_are_told_by_what_the_principal_components_leave_out(encoder: Encoder, name: str) -> None:
+    run = ebpl.train(pieces(36), preset(name, {"model.encoder": encoder.info.name, **SHORT}), run="run")
+    known = run.metrics()["training_reconstruction_errors"]
+    assert len(known) == 201
+    assert 0 < known[0] < known[-1] <= 1
+    rows = ebpl.predict(run, np.concatenate([crops(36, SIZE)[-6:], random_images(20, SIZE, SIZE, 3)]))
+    errors = [row["reconstruction_error"] for row in rows]
+    limit = float(np.quantile(known, 0.99))
+    assert [row["outlier"] for row in rows] == [error > limit for error in errors]
+    assert np.mean(errors[6:]) > np.mean(errors[:6]), "noise is no photograph"
 
 
 def test_a_run_does_not_continue_with_another_encoder_of_the_same_name(encoder: Encoder) -> None:

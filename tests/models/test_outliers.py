@@ -11,8 +11,6 @@ from ebpl.models.outliers import (
     OutlierLimit,
     belonging,
     cross_validated_distances,
-    cross_validated_errors,
-    discards_components,
     fit_detector,
     outlier_limit,
 )
@@ -162,14 +160,15 @@ def test_cross_validated_errors_are_those_of_new_images_and_not_of_images_that_w
     rows = flat(60, 5, seed=0)
     model = of_rows(rows, 12)  # more than there are directions: the others fit noise
     fitted, new = (predict(model, each).reconstruction_errors for each in (rows, flat(2000, 5, 1)))
-    validated = cross_validated_errors(model.features, rows)
+    prepared = model.features.prepare(rows)
+    validated = model.features.cross_validated_errors(prepared)
     assert fitted is not None
     assert new is not None
     assert validated is not None
     assert np.mean(fitted) < 0.8 * np.mean(new)
-    assert np.mean(validated) == pytest.approx(np.mean(new), rel=0.15)
+    assert validated.mean() == pytest.approx(np.mean(new), rel=0.15)
     assert (new > np.quantile(validated, 0.9)).mean() < 0.2
-    np.testing.assert_array_equal(validated, cross_validated_errors(model.features, rows))
+    assert torch.equal(validated, model.features.cross_validated_errors(prepared))
 
 
 def test_a_model_that_leaves_nothing_out_has_no_reconstruction_errors() -> None:
@@ -177,6 +176,6 @@ def test_a_model_that_leaves_nothing_out_has_no_reconstruction_errors() -> None:
     whole, network = of_rows(rows, 40), architecture().build()
     assert predict(whole, rows).reconstruction_errors is None
     for features in (whole.features, network.features):
-        assert not discards_components(features)
-        assert cross_validated_errors(features, rows) is None
-    assert discards_components(of_rows(rows, 39).features)
+        assert not features.discards_components
+        assert features.cross_validated_errors(torch.zeros(3, 40)) is None
+    assert of_rows(rows, 39).features.discards_components

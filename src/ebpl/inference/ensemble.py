@@ -18,7 +18,7 @@ from ebpl.errors import RunError
 from ebpl.inference.sources import model_of
 from ebpl.metrics.calibration import Floats
 from ebpl.models import HybridModel
-from ebpl.models.outliers import OutlierLimit, discards_components
+from ebpl.models.outliers import OutlierLimit
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, readable_seeds, resume_command, seed_folders
 
@@ -85,7 +85,7 @@ class Ensemble:
     @property
     def has_errors(self) -> bool:
         """Whether there are reconstruction errors."""
-        return all(discards_components(member.model.features) for member in self.members)
+        return all(member.model.features.discards_components for member in self.members)
 
     def predict(self, pixels: NDArray[np.uint8]) -> Answers:
         """What the runs say of images (N, H, W, C) together."""

@@ -28,7 +28,6 @@ from ebpl.metrics import by_bin, measure, spread
 from ebpl.metrics.calibration import Floats, Labels
 from ebpl.metrics.classification import by_class
 from ebpl.metrics.intervals import intervals
-from ebpl.models.outliers import cross_validated_errors
 from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
 from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, read, read_table
@@ -255,14 +254,16 @@ def _those_that_belong(trainer: Trainer) -> NDArray[np.uint8] | Tensor:
 def _on_training_images(model: HybridModel, settings: Settings, images: NDArray[np.uint8] | Tensor) -> dict[str, Any]:
     """What is said of some training images: the mean probability of each class, and scores to judge outliers by."""
     device, dtype = device_and_dtype(settings.runtime)
-    every = max(1, len(images) // MOST_ENERGIES)
-    found = predict(model.to(device), images[::every], dtype)
+    some = images[:: max(1, len(images) // MOST_ENERGIES)]
+    found = predict(model.to(device), some, dtype)
     result: dict[str, Any] = {"class_means": [float(f"{mean:.6g}") for mean in found.probabilities.mean(0)]}
     if get_method(settings.method).density:
         result["training_energies"] = np.quantile(found.energies, np.linspace(0, 1, 201)).tolist()
-    errors = None if isinstance(images, Tensor) else cross_validated_errors(model.features, images[::every])
-    if errors is not None:
-        result["training_reconstruction_errors"] = np.quantile(errors, np.linspace(0, 1, 201)).tolist()
+    if model.features.discards_components:
+        prepared = some if isinstance(some, Tensor) else model.features.prepare(some)
+        errors = model.features.cross_validated_errors(prepared.to(device))
+        assert errors is not None
+        result["training_reconstruction_errors"] = np.quantile(errors.cpu(), np.linspace(0, 1, 201)).tolist()
     return result
 
 

@@ -66,8 +66,17 @@ class Backbone(nn.Module):
         """Where images are in the space that chains are sampled in, here that of the network's inputs."""
         return self.scale(prepared)
 
+    @property
+    def discards_components(self) -> bool:
+        """Whether its features are some principal components of others, so that there are reconstruction errors."""
+        return False
+
     def reconstruction_error(self, features: Tensor) -> Tensor | None:
         """How much of each image its features leave out, from 0 to 1; None where that is not known."""
+        return None
+
+    def cross_validated_errors(self, prepared: Tensor) -> Tensor | None:
+        """The same of each training image, by components that were fitted to others."""
         return None
 
     def fit(self, prepared: Tensor, square_root: bool = False) -> None:

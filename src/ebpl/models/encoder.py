@@ -9,6 +9,7 @@ that are large in all images.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ from ebpl.encoders import Encoder, fastest_device, load_encoder
 from ebpl.errors import RunError, UsageError
 from ebpl.models import Backbone
 
+ERROR_FOLDS = 5
+"""Of the cross-validation of reconstruction errors."""
 CHOICE = "square_root"
 """The option of models whose features may have been replaced by their square roots."""
 
@@ -57,9 +60,14 @@ class PrincipalComponents(Backbone):
         """Principal components; over all images and components their mean square is one."""
         return self._centered(prepared) @ self.directions
 
+    @property
+    def discards_components(self) -> bool:
+        """Whether there are more than it takes."""
+        return self.dimension < len(self.center)
+
     def reconstruction_error(self, features: Tensor) -> Tensor | None:
         """The share of the squared length that is outside of these principal components; None where they are all."""
-        if self.dimension == len(self.center):
+        if not self.discards_components:
             return None
         lengths = self.directions.double().norm(dim=0).clamp(min=1e-12)
         inside: Tensor = (features.double() / lengths).square().sum(1)
@@ -86,6 +94,25 @@ class PrincipalComponents(Backbone):
         signs = torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))  # a vector has no sign of its own
         factor = (self.dimension / variances.clamp(min=0).sum().clamp(min=1e-12)).sqrt()
         self.directions.copy_(vectors * signs * factor)
+
+    @torch.no_grad()
+    def cross_validated_errors(self, prepared: Tensor, learned: Tensor | None = None) -> Tensor | None:
+        """The reconstruction error of each of these images by the principal components of others.
+
+        `learned` are their features after a network has learned, if it has; the components stay those of before.
+        """
+        if not self.discards_components:
+            return None
+        learned = prepared if learned is None else learned
+        found = torch.ones(len(prepared), dtype=torch.float64, device=prepared.device)
+        order, others = np.random.default_rng(0).permutation(len(prepared)), copy.deepcopy(self)
+        for fold in range(ERROR_FOLDS):
+            inside = order[fold::ERROR_FOLDS]
+            others.fit(prepared[np.setdiff1d(order, inside)], self.takes_square_root)
+            errors = others.reconstruction_error(others.scale(learned[inside]))
+            assert errors is not None
+            found[inside] = errors
+        return found
 
     def notes(self) -> list[str]:
         """Whether the features are replaced by their square roots."""

@@ -17,6 +17,7 @@ nothing but the image, so several seeds that are trained by one process share th
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -124,9 +125,30 @@ class FineTunedEncoder(Backbone):
     def fit(self, prepared: Tensor, square_root: bool = False) -> None:
         """The encoder's weights, and the principal components of its features of the training images."""
         self._load()
+        self.components.fit(self._all_encoded(prepared), square_root)
+
+    def _all_encoded(self, prepared: Tensor) -> Tensor:
+        """The network's features of any number of images."""
         with _exact(prepared.device):
-            parts = [self.encoded(self.scale(part)) for part in torch.split(prepared, self.batch)]
-        self.components.fit(torch.cat(parts), square_root)
+            return torch.cat([self.encoded(self.scale(part)) for part in torch.split(prepared, self.batch)])
+
+    @property
+    def discards_components(self) -> bool:
+        """Whether there are more principal components than it takes."""
+        return self.components.discards_components
+
+    def reconstruction_error(self, features: Tensor) -> Tensor | None:
+        """The share of the squared length that is outside of the principal components; None where they are all."""
+        return self.components.reconstruction_error(features)
+
+    @torch.no_grad()
+    def cross_validated_errors(self, prepared: Tensor) -> Tensor | None:
+        """The same of each training image, by components that were fitted to others before the network learned."""
+        if not self.discards_components:
+            return None
+        learned, first = self._all_encoded(prepared), copy.deepcopy(self)
+        first._load()
+        return self.components.cross_validated_errors(first._all_encoded(prepared), learned)
 
     def _load(self) -> None:
         """Take the encoder's weights and normalisation."""

@@ -22,17 +22,13 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ebpl.models import Backbone
-from ebpl.models.encoder import PrincipalComponents
 from ebpl.models.predictions import Predictions
 
 Floats = NDArray[np.float64]
 FOLDS = 50
 """Most folds of the cross-validation; with fewer labelled images it is leave-one-out."""
-ERROR_FOLDS = 5
 SCORES = ("reconstruction_errors", "energies")
 """Of predictions, as their fields are called; the first that a run knows of its training images is used."""
 HIGHEST = 0.9999
@@ -119,25 +115,3 @@ def outlier_limit(result: Mapping[str, Any], fraction: float) -> OutlierLimit | 
         if values := result.get(f"training_{score}"):
             return OutlierLimit(score, float(np.quantile(values, fraction)))
     return None
-
-
-def discards_components(backbone: Backbone) -> bool:
-    """Whether it takes some of the principal components of features, so that there are reconstruction errors."""
-    return isinstance(backbone, PrincipalComponents) and backbone.dimension < len(backbone.center)
-
-
-def cross_validated_errors(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats | None:
-    """The reconstruction error of each image by the principal components of others; None for other backbones."""
-    if not isinstance(backbone, PrincipalComponents) or not discards_components(backbone):
-        return None
-    prepared = backbone.prepare(pixels)
-    found = np.ones(len(prepared))
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(prepared)))
-    for fold in range(ERROR_FOLDS):
-        inside = order[fold::ERROR_FOLDS]
-        others = PrincipalComponents(len(backbone.center), backbone.dimension, choice=backbone.power is not None)
-        others.fit(prepared[np.setdiff1d(order, inside)], backbone.takes_square_root)
-        errors = others.reconstruction_error(others.scale(prepared[inside]))
-        assert errors is not None
-        found[inside] = errors.numpy()
-    return found
