@@ -16,7 +16,7 @@ from ebpl.config.presets import PRESETS, default_settings, nearest_preset, prese
 from ebpl.data.dataset import from_arrays
 from ebpl.encoders import Encoder, EncoderInfo
 from ebpl.errors import DataError, UsageError
-from ebpl.recommendation import LIKE_PHOTOGRAPHS, MARGINS, PATIENCE, Recommendation, recommend, settings_for
+from ebpl.recommendation import MARGINS, PATIENCE, recommend, settings_for
 from ebpl.terminal import Silent
 from tests.encoders.helpers import description, export_onnx, tiny_network
 from tests.helpers import blobs, class_folders
@@ -109,26 +109,20 @@ def test_learning_from_nothing_is_recommended_where_colors_tell_as_much() -> Non
 def test_the_last_block_learns_too_where_an_encoder_helps_but_images_are_unlike_photographs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def found(encoder: float, plain: float, **limits: float) -> Recommendation:
-        accuracies = iter([encoder, plain])
-        monkeypatch.setattr(recommendation, "cross_validated_accuracy", lambda *_: next(accuracies))
-        return recommend("photos", default_settings(), **limits)
-
-    striped_folder()
-    unlike = found(0.6, 0.6 - (MARGINS[PLAIN] + LIKE_PHOTOGRAPHS) / 2)
+    striped_folder("colored", colored=True)
+    alike = recommend(striped_folder(), default_settings())
+    assert alike.preset == "features"
+    monkeypatch.setattr(recommendation, "suit_square_roots", lambda *_: True)
+    unlike = recommend("photos", default_settings())
     assert (unlike.preset, unlike.encoder, unlike.image_size) == ("fine-tuned-end", recommendation.DEFAULT, SIZE)
+    assert unlike.reason.startswith(alike.reason)
     assert unlike.reason.endswith(" its last block should learn too.")
     assert "--preset features keeps the encoder as it is" in unlike.line("best")
-    assert found(0.6, 0.59 - LIKE_PHOTOGRAPHS).preset == "features"
-    assert found(0.9, 0.8).preset == "features"  # half the errors
-    assert (
-        found(0.6, 0.45, time_limit=2).preset == "features"
-    )  # 24 images take 0.7 seconds, and their views as long again
+    assert recommend("photos", default_settings(), time_limit=2) == alike  # encoding takes 0.7 seconds, views 1.4
+    assert recommend("colored", default_settings()).encoder is None
     with monkeypatch.context() as patch:
         patch.setattr(recommendation, "MOST_VIEWS", 10)
-        assert found(0.6, 0.45).preset == "features"
-    accuracies = iter([0.6, 0.45])
-    monkeypatch.setattr(recommendation, "cross_validated_accuracy", lambda *_: next(accuracies))
+        assert recommend("photos", default_settings()) == alike
     chosen = settings_for("photos", changes={"epochs": 3})[0]
     assert chosen == preset("fine-tuned-end", {"model.encoder": recommendation.DEFAULT, "epochs": 3})
 

@@ -25,6 +25,7 @@ from ebpl.comparison import (
     is_ahead,
     size_for,
     some_of_each_class,
+    suit_square_roots,
 )
 from ebpl.config import Settings
 from ebpl.config import presets as named
@@ -45,8 +46,6 @@ PRESET, FINE_TUNED = "features", named.FINE_TUNED["end"]
 MARGINS = {"quick": 0.1, "best": 0.17}
 """How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
 a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
-LIKE_PHOTOGRAPHS = 0.22
-"""How far ahead they are of what the encoder was trained on: below, its last block learns too."""
 ENCODING = {"cpu": 0.03, "cuda": 0.005}
 """Seconds to read and encode an image, about, before any was measured."""
 VIEWS = 2.0
@@ -214,7 +213,7 @@ def recommend(
     found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
     if found.encoder:
         found = replace(found, image_size=image_size or source.size, reading=reading)
-        return _with_last_block(found, source, time_limit)
+        return _with_last_block(found, images, settings) if _may_learn(source, time_limit) else found
     return _with_size(found, images, longest, settings.seed) if sizes else found
 
 
@@ -243,17 +242,21 @@ def _compared_with_encoder(
     return replace(found, preset=PRESET, encoder=info.name, compared=images) if ahead else found
 
 
-def _with_last_block(found: Recommendation, source: LazyImages, time_limit: float | None) -> Recommendation:
-    """The recommendation of an encoder, whose last block learns too where images are unlike those it has seen."""
-    assert found.encoder_accuracy is not None
-    assert found.plain_accuracy is not None
+def _may_learn(source: LazyImages, time_limit: float | None) -> bool:
+    """Whether there are time and memory for views of all training images."""
     views = len(source.images.train) * ENCODING[fastest_device()] * VIEWS
-    too_long = len(source.images.train) > MOST_VIEWS or (time_limit is not None and views > time_limit / 2)
-    if too_long or is_ahead(found.encoder_accuracy, found.plain_accuracy, LIKE_PHOTOGRAPHS):
+    return len(source.images.train) <= MOST_VIEWS and (time_limit is None or views <= time_limit / 2)
+
+
+def _with_last_block(found: Recommendation, images: ImageSet, settings: Settings) -> Recommendation:
+    """The recommendation of an encoder, whose last block learns too where images are unlike those it has seen."""
+    assert found.encoder is not None
+    encoder = load_encoder(found.encoder, fastest_device())
+    if not suit_square_roots(encoder, images.train, settings):
         return found
     reason = (
-        f"{found.reason} With less than {LIKE_PHOTOGRAPHS * 100:.0f} points, the images are unlike those that it was "
-        "trained on, and its last block should learn too."
+        f"{found.reason} Square roots of the features tell the labels clearly better than the features, so the images "
+        "are unlike those that the encoder was trained on, and its last block should learn too."
     )
     return replace(found, preset=FINE_TUNED, reason=reason)
 

@@ -127,7 +127,8 @@ def test_the_choice_is_that_of_logistic_regression_of_scikit_learn() -> None:
     backbone, folds = images.backbone, stratified_folds(images.labels, 0)
     for square_root in (False, True):
         backbone.fit(images.inputs, square_root)  # type: ignore[call-arg]
-        rows, losses = backbone.scale(images.inputs[: images.labeled]).double().numpy(), []
+        scaled = backbone.scale(images.inputs[: images.labeled])
+        rows, losses = scaled.double().numpy(), []
         for decay in DECAYS:
             said = np.zeros((len(rows), CLASSES))
             for learned, seen in folds:
@@ -135,7 +136,7 @@ def test_the_choice_is_that_of_logistic_regression_of_scikit_learn() -> None:
                 said[seen] = model.fit(rows[learned], images.labels[learned]).predict_proba(rows[seen])
             losses.append(log_loss(images.labels, said))
         found.append(min(losses))
-        assert _least_nll(backbone, images, images.labeled, folds) == pytest.approx(found[-1], rel=2e-2)  # type: ignore[arg-type]
+        assert _least_nll(scaled, images.labels, folds) == pytest.approx(found[-1], rel=2e-2)
     assert found[1] < (1 - SQUARE_ROOT_MARGIN) * found[0]
 
 

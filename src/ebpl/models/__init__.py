@@ -82,6 +82,10 @@ class Backbone(nn.Module):
     def fit(self, prepared: Tensor, square_root: bool = False) -> None:
         """Before training: take from the training images what the network needs to know of them, here nothing."""
 
+    def fitting(self, prepared: Tensor) -> Callable[[bool], None]:
+        """What fits it to these images, to square roots of features where it is told so, quickly once and again."""
+        return lambda square_root: self.fit(prepared, square_root)
+
     def notes(self) -> list[str]:
         """What a user is told of how it was fitted."""
         return []

@@ -121,12 +121,18 @@ class FineTunedEncoder(Backbone):
         with _exact(prepared.device):
             return torch.cat([self(self.scale(part)) for part in torch.split(prepared, self.batch)])
 
-    @torch.no_grad()
     def fit(self, prepared: Tensor, square_root: bool = False) -> None:
         """The encoder's weights, and the principal components of its features of the training images."""
-        self._load()
-        self.components.fit(self._all_encoded(prepared), square_root)
+        self.fitting(prepared)(square_root)
 
+    @torch.no_grad()
+    def fitting(self, prepared: Tensor) -> Callable[[bool], None]:
+        """The same, with features that are computed once."""
+        self._load()
+        features = self._all_encoded(prepared)
+        return lambda square_root: self.components.fit(features, square_root)
+
+    @torch.no_grad()
     def _all_encoded(self, prepared: Tensor) -> Tensor:
         """The network's features of any number of images."""
         with _exact(prepared.device):

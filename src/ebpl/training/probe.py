@@ -8,6 +8,7 @@ training.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 
 from ebpl.calibration import PRIOR_SCALE, CalibrationCheck, likeliest_temperature
 from ebpl.calibration.class_mix import ClassMix, estimate_mix
-from ebpl.models import Backbone, HybridModel
+from ebpl.models import HybridModel
 from ebpl.training.neighbors import Graph
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ebpl.training.train_state import TrainState
     from ebpl.training.training_set import TrainingSet
 
+Folds = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""Positions to learn from and to look at."""
 FOLDS = 5
 DECAYS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 """Weight decays of logistic regression to choose from."""
@@ -126,31 +129,38 @@ def fit_probe(
 def fit_backbone(images: TrainingSet, settings: Settings) -> None:
     """Fit the backbone to all training images; to square roots of features where the settings or the labels say so."""
     backbone, learned = images.backbone.to(images.inputs.device), images.labeled - images.held_out
-    backbone.fit(images.inputs)
-    if not backbone.may_take_square_root:
-        return
-    if settings.model.square_root == "always":
-        backbone.fit(images.inputs, square_root=True)
-    elif folds := stratified_folds(images.labels[:learned], settings.seed):
-        plain = _least_nll(backbone, images, learned, folds)
-        backbone.fit(images.inputs, square_root=True)
-        if _least_nll(backbone, images, learned, folds) > (1 - SQUARE_ROOT_MARGIN) * plain:
-            backbone.fit(images.inputs)
+
+    fit = backbone.fitting(images.inputs)
+
+    def fitted(square_root: bool) -> Tensor:
+        fit(square_root)
+        return backbone.points(images.inputs[:learned]).cpu()
+
+    choice = settings.model.square_root if backbone.may_take_square_root else "never"
+    if choice == "auto" and square_roots_suit(fitted, images.labels[:learned], settings.seed):
+        choice = "always"
+    fit(choice == "always")
 
 
-def _least_nll(
-    backbone: Backbone,
-    images: TrainingSet,
-    learned: int,
-    folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> float:
-    """Cross-validated negative log-likelihood of the first labels, at the weight decay that suits them best."""
-    rows, targets = backbone.points(images.inputs[:learned]).cpu(), images.targets[:learned].cpu()
-    labels = images.labels[:learned]
+def square_roots_suit(fitted: Callable[[bool], Tensor], labels: NDArray[np.int64], seed: int) -> bool:
+    """Whether square roots of features tell these labels clearly better than the features, by cross-validation.
+
+    `fitted` gives the principal components of labelled images, those of the square roots where it is told so.
+    """
+    folds = stratified_folds(labels, seed)
+    if not folds:
+        return False
+    plain, root = (_least_nll(fitted(square_root), labels, folds) for square_root in (False, True))
+    return root <= (1 - SQUARE_ROOT_MARGIN) * plain
+
+
+def _least_nll(rows: Tensor, labels: NDArray[np.int64], folds: Folds) -> float:
+    """Cross-validated negative log-likelihood at the weight decay that suits these rows best."""
+    targets = F.one_hot(torch.from_numpy(labels)).float()
     return min(_nll(_cross_validated(rows, targets, folds, decay), labels) for decay in DECAYS)
 
 
-def stratified_folds(labels: NDArray[np.int64], seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def stratified_folds(labels: NDArray[np.int64], seed: int) -> Folds:
     """Positions to learn from and to look at, each class in every part; none where a class has a single label."""
     from sklearn.model_selection import StratifiedKFold
 
@@ -160,9 +170,7 @@ def stratified_folds(labels: NDArray[np.int64], seed: int) -> list[tuple[NDArray
     return list(StratifiedKFold(min(FOLDS, least), shuffle=True, random_state=seed).split(labels, labels))
 
 
-def _cross_validated(
-    rows: Tensor, targets: Tensor, folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]], decay: float
-) -> Tensor:
+def _cross_validated(rows: Tensor, targets: Tensor, folds: Folds, decay: float) -> Tensor:
     scores = torch.zeros_like(targets)
     for learned, seen in folds:
         weight, bias = logistic_regression(rows[learned], targets[learned], decay)
@@ -175,7 +183,7 @@ def _students(
     targets: Tensor,
     others: Tensor,
     graph: Graph,
-    folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    folds: Folds,
     decay: float,
     student_decay: float,
     ratio: Tensor,
