@@ -77,11 +77,11 @@ def nearest_neighbors(rows: Floats, labels: NDArray[np.int64], others: Floats) -
 
 
 def label_spreading(rows: Floats, labels: NDArray[np.int64], others: Floats) -> Floats:
-    """Scikit-learn's, on the ten nearest neighbours of each row."""
+    """Scikit-learn's, on the ten nearest neighbours of each row; of rows that no label reaches it says nothing."""
     from sklearn.semi_supervised import LabelSpreading
 
     found: Floats = LabelSpreading(kernel="knn", n_neighbors=10, max_iter=100).fit(rows, labels).predict_proba(others)
-    return found
+    return np.where(np.isnan(found), 1 / found.shape[1], found)
 
 
 def self_training(rows: Floats, labels: NDArray[np.int64], others: Floats) -> Floats:
@@ -178,6 +178,7 @@ def recommended(images: ImageSet, settings: Settings) -> dict[str, Any]:
     """What `ebpl inspect` recommends where only the labels that these settings draw are known, as a way to learn."""
     found = recommend(with_drawn_labels(images, settings), settings)
     ways = {name: way for way, name in TRAINED.items()}
+    environment = describe_environment(settings.runtime)
     return {
         "way": ways.get(found.preset, FROM_NOTHING),
         "encoder_accuracy": found.encoder_accuracy,
