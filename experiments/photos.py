@@ -29,6 +29,7 @@ from ebpl.cli.options import assignment
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet
+from ebpl.devices import describe_environment
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import DataError
 from ebpl.io import write_json
@@ -80,7 +81,8 @@ def label_spreading(rows: Floats, labels: NDArray[np.int64], others: Floats) -> 
     """Scikit-learn's, on the ten nearest neighbours of each row; of rows that no label reaches it says nothing."""
     from sklearn.semi_supervised import LabelSpreading
 
-    found: Floats = LabelSpreading(kernel="knn", n_neighbors=10, max_iter=100).fit(rows, labels).predict_proba(others)
+    with np.errstate(invalid="ignore"):
+        found = LabelSpreading(kernel="knn", n_neighbors=10, max_iter=100).fit(rows, labels).predict_proba(others)
     return np.where(np.isnan(found), 1 / found.shape[1], found)
 
 
@@ -183,6 +185,8 @@ def recommended(images: ImageSet, settings: Settings) -> dict[str, Any]:
         "way": ways.get(found.preset, FROM_NOTHING),
         "encoder_accuracy": found.encoder_accuracy,
         "plain_accuracy": found.plain_accuracy,
+        "reason": found.reason,
+        **{name: environment[name] for name in ("commit", "device")},
     }
 
 

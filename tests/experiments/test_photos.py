@@ -67,7 +67,9 @@ def test_the_way_that_is_recommended_is_trained_and_counted_once_more_under_that
         assert photos.main([str(folder()), *chosen, *short, "--methods", "recommended"]) == 0
     (path,) = Path("found").glob("*.json")
     record = json.loads(path.read_text())
-    assert record["recommended"] == {"way": photos.FROM_NOTHING, "encoder_accuracy": None, "plain_accuracy": None}
+    advised = record["recommended"]
+    assert (advised["way"], advised["encoder_accuracy"], advised["device"]) == (photos.FROM_NOTHING, None, "cpu")
+    assert "The images are no larger than" in advised["reason"]
     assert list(record["methods"]) == [photos.FROM_NOTHING], "the images are small"
     assert record["trained"][photos.FROM_NOTHING]["settings"]["model.encoder"] is None
     found = photos.recorded(Path("found"))
@@ -90,6 +92,15 @@ def test_features_are_centred_on_the_training_images_and_of_one_length() -> None
     for rows in (first, second):
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), photos.LENGTH)
     assert np.linalg.norm(first.mean(0)) < 0.2 * photos.LENGTH, "before, all pointed in one direction"
+
+
+def test_label_spreading_says_nothing_of_images_that_no_label_reaches() -> None:
+    random = np.random.default_rng(0)
+    rows = np.concatenate([random.normal(size=(20, 3)), 100 + random.normal(size=(20, 3))])
+    labels = np.where(np.arange(40) < 4, np.arange(40) % 2, -1)
+    found = photos.label_spreading(rows, labels, rows)
+    assert (found[20:] == 0.5).all()
+    assert (np.abs(found[:20] - 0.5) > 0.01).any()
 
 
 def test_probes_learn_from_square_roots_where_those_suit_the_labels_better() -> None:
