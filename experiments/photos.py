@@ -83,7 +83,8 @@ def label_spreading(rows: Floats, labels: NDArray[np.int64], others: Floats) -> 
 
     with np.errstate(invalid="ignore"):
         found = LabelSpreading(kernel="knn", n_neighbors=10, max_iter=100).fit(rows, labels).predict_proba(others)
-    return np.where(np.isnan(found), 1 / found.shape[1], found)
+    known: Floats = np.where(np.isnan(found), 1 / found.shape[1], found)
+    return known
 
 
 def self_training(rows: Floats, labels: NDArray[np.int64], others: Floats) -> Floats:
