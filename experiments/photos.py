@@ -186,7 +186,7 @@ def recommended(images: ImageSet, settings: Settings) -> dict[str, Any]:
         "way": ways.get(found.preset, FROM_NOTHING),
         "encoder_accuracy": found.encoder_accuracy,
         "plain_accuracy": found.plain_accuracy,
-        "reason": found.reason,
+        "square_root": found.square_root,
         **{name: environment[name] for name in ("commit", "device")},
     }
 

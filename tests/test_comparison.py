@@ -100,7 +100,7 @@ def test_a_lead_of_twenty_points_or_half_the_errors_is_reason_for_an_encoder(
 def test_square_roots_suit_labels_where_training_would_take_them(large: float, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, trainer = power_for(large)
     images, encoder = trainer.training_set, tiny(features=12)
-    monkeypatch.setattr(encoder, "encode", lambda _: images.inputs[: images.labeled].numpy())
+    monkeypatch.setattr(encoder, "encode", lambda *_: images.inputs[: images.labeled].numpy())
     labelled = Images(np.zeros((images.labeled, 8, 8, 3), np.uint8), images.labels)
     assert suit_square_roots(encoder, labelled, Settings().changed({"model.components": 6})) == chosen == (large > 0)
 

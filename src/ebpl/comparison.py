@@ -56,14 +56,14 @@ def some_of_each_class(labels: NDArray[np.int64], positions: NDArray[np.int64], 
 
 
 def features_of(
-    encoder: Encoder, pixels: NDArray[np.uint8], settings: Settings, shown: Callable[[int, str], None]
+    encoder: Encoder,
+    pixels: NDArray[np.uint8],
+    settings: Settings,
+    shown: Callable[[int, str], None] = lambda *_: None,
+    square_root: bool = False,
 ) -> Tensor:
-    """Images as training on the features of an encoder would see them, were they all that there is."""
+    """Images as training on the features of an encoder, or their square roots, would see them, were they all."""
     features = torch.from_numpy(encoder.encode(pixels, lambda count: shown(count, "encoding")))
-    return _components_of(encoder, features, settings)
-
-
-def _components_of(encoder: Encoder, features: Tensor, settings: Settings, square_root: bool = False) -> Tensor:
     components = settings.model.components
     backbone = EncodedImages(encoder.info.name, encoder.digest, encoder.dimension, components, choice=True)
     backbone.fit(features, square_root)
@@ -76,10 +76,11 @@ def suit_square_roots(encoder: Encoder, images: Images, settings: Settings) -> b
     With 5, 10 and 25 labels a class it was so on blood cells, where letting the last block of the encoder learn gained
     seven points, for each of three seeds; on photographs of waste, where that lost a point, for none.
     """
-    features = torch.from_numpy(encoder.encode(images.pixels))
-    return square_roots_suit(
-        lambda square_root: _components_of(encoder, features, settings, square_root), images.labels, settings.seed
-    )
+
+    def fitted(square_root: bool) -> Tensor:
+        return features_of(encoder, images.pixels, settings, square_root=square_root)
+
+    return square_roots_suit(fitted, images.labels, settings.seed)
 
 
 def quick_mix(rows: Tensor, labels: NDArray[np.int64], classes: int, seed: int) -> tuple[ClassMix | None, float | None]:

@@ -72,6 +72,8 @@ class Recommendation:
     """Labelled images that were compared on; 0 where nothing was compared."""
     encoder_accuracy: float | None = None
     """Of logistic regression on the encoder's features, in cross-validation."""
+    square_root: bool = False
+    """Whether on their square roots, which suit the labels clearly better."""
     plain_accuracy: float | None = None
     """The same on plain colours and textures at 32 x 32 pixels."""
     size_accuracies: dict[int, float] | None = None
@@ -213,7 +215,7 @@ def recommend(
     found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
     if found.encoder:
         found = replace(found, image_size=image_size or source.size, reading=reading)
-        return _with_last_block(found, images, settings) if _may_learn(source, time_limit) else found
+        return _with_last_block(found) if found.square_root and _may_learn(source, time_limit) else found
     return _with_size(found, images, longest, settings.seed) if sizes else found
 
 
@@ -221,24 +223,28 @@ def _compared_with_encoder(
     nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: Shown
 ) -> Recommendation:
     """The recommendation to learn from nothing or, if its features are ahead, on those of the encoder."""
-    labels = images.train.labels
+    pixels, labels = images.train.pixels, images.train.labels
     try:
-        rows = features_of(load_encoder(info.name, fastest_device()), images.train.pixels, settings, shown)
+        encoder = load_encoder(info.name, fastest_device())
+        rows = features_of(encoder, pixels, settings, shown)
     except EbplError as error:
         return replace(nothing, reason=f"{info.name} could not be compared with learning from nothing. {error}")
+    square_root = suit_square_roots(encoder, images.train, settings)
+    if square_root:
+        rows = features_of(encoder, pixels, settings, square_root=True)
     accuracy, plain = (
-        cross_validated_accuracy(each, labels, settings.seed)
-        for each in (rows, colors_and_textures(images.train.pixels))
+        cross_validated_accuracy(each, labels, settings.seed) for each in (rows, colors_and_textures(pixels))
     )
     margin = MARGINS.get(nothing.preset, max(MARGINS.values()))
     ahead = is_ahead(accuracy, plain, margin)
     reason = (
-        f"By cross-validation on {len(labels)} labels, features of {info.name} reach an accuracy of "
+        f"By cross-validation on {len(labels)} labels, {'square roots of the ' * square_root}features of {info.name} "
+        "reach an accuracy of "
         f"{accuracy * 100:.0f} %, plain colours and textures {plain * 100:.0f} %; a lead of {margin * 100:.0f} points, "
         f"or half the errors, {'is' if ahead else 'would be'} reason to use the encoder."
     )
-    numbers: dict[str, Any] = {"labels": len(labels), "encoder_accuracy": accuracy, "plain_accuracy": plain}
-    found = replace(nothing, reason=reason, **numbers)
+    numbers: dict[str, Any] = {"encoder_accuracy": accuracy, "plain_accuracy": plain, "square_root": square_root}
+    found = replace(nothing, reason=reason, labels=len(labels), **numbers)
     return replace(found, preset=PRESET, encoder=info.name, compared=images) if ahead else found
 
 
@@ -248,15 +254,11 @@ def _may_learn(source: LazyImages, time_limit: float | None) -> bool:
     return len(source.images.train) <= MOST_VIEWS and (time_limit is None or views <= time_limit / 2)
 
 
-def _with_last_block(found: Recommendation, images: ImageSet, settings: Settings) -> Recommendation:
-    """The recommendation of an encoder, whose last block learns too where images are unlike those it has seen."""
-    assert found.encoder is not None
-    encoder = load_encoder(found.encoder, fastest_device())
-    if not suit_square_roots(encoder, images.train, settings):
-        return found
+def _with_last_block(found: Recommendation) -> Recommendation:
+    """The recommendation of an encoder whose last block learns too."""
     reason = (
-        f"{found.reason} Square roots of the features tell the labels clearly better than the features, so the images "
-        "are unlike those that the encoder was trained on, and its last block should learn too."
+        f"{found.reason} That their square roots tell the labels clearly better than the features themselves shows "
+        "that the images are unlike those that the encoder was trained on, so its last block should learn too."
     )
     return replace(found, preset=FINE_TUNED, reason=reason)
 

@@ -9,7 +9,7 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.errors import DataError
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, cells, found
-from experiments.photos import PROBES, recorded
+from experiments.photos import LAST_BLOCK, PROBES, recorded
 from experiments.readme import TABLES, between, comparison, fill, photographs
 from experiments.results_store import Record, load
 from experiments.table import Entries, measured
@@ -111,8 +111,16 @@ def test_photographs_are_shown_beside_the_most_accurate_probe() -> None:
         "50.0 ± 0.0 / 5.0 ± 0.0",
         "70.0 ± 14.1 / 5.0 ± 0.0 (self-training)",
         "90.0 ± 0.0 / 5.0 ± 0.0",
+        "not measured",
         "not measured |",
     ]
+    for seed, way in ((3, "EBPL on features"), (4, LAST_BLOCK)):
+        path = Path(f"photos/cats-10-seed{seed}.json")
+        record = json.loads(path.read_text())
+        record |= {"methods": {**record["methods"], LAST_BLOCK: of(0.8)}, "recommended": {"way": way}}
+        path.write_text(json.dumps(record))
+    (row,) = photographs(Path("photos")).splitlines()[2:]
+    assert row.split(" | ")[5:] == ["80.0 ± 0.0 / 5.0 ± 0.0", "85.0 ± 7.1 / 5.0 ± 0.0 (last block in 1 of 2) |"]
 
 
 def test_what_the_readme_says_of_photographs_is_so_in_the_records() -> None:

@@ -180,7 +180,7 @@ def independent_rows(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ..
         encoder = load_encoder(DEFAULT, fastest_device())
     except EbplError:  # it is of help, not needed
         return (plain,)
-    return plain, features_of(encoder, pixels, preset("features"), lambda *_: None).numpy()
+    return plain, features_of(encoder, pixels, preset("features")).numpy()
 
 
 def find_label_errors(known: Labelled) -> LabelCheck:
