@@ -72,12 +72,12 @@ class Recommendation:
     """Labelled images that were compared on; 0 where nothing was compared."""
     encoder_accuracy: float | None = None
     """Of logistic regression on the encoder's features, in cross-validation."""
-    square_root: bool = False
-    """Whether on their square roots, which suit the labels clearly better."""
     plain_accuracy: float | None = None
     """The same on plain colours and textures at 32 x 32 pixels."""
     size_accuracies: dict[int, float] | None = None
     """The same on those at larger sizes as well; None where there is nothing to choose from."""
+    square_root: bool = False
+    """Whether square roots of the features were compared, which suit the labels clearly better."""
     compared: ImageSet | None = field(default=None, repr=False, compare=False)
     """The images that were compared on, as training on the features takes them."""
     reading: float = field(default=0.0, repr=False, compare=False)
