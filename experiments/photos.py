@@ -30,8 +30,8 @@ from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.data.dataset import ImageSet
 from ebpl.devices import describe_environment
-from ebpl.encoders import encode_all, find_encoder, load_encoder
-from ebpl.errors import DataError
+from ebpl.encoders import DEFAULT, encode_all, find_encoder, load_encoder
+from ebpl.errors import DataError, UsageError
 from ebpl.io import write_json
 from ebpl.metrics import measure
 from ebpl.recommendation import recommend
@@ -181,9 +181,11 @@ def recommended(images: ImageSet, settings: Settings) -> dict[str, Any]:
     """What `ebpl inspect` recommends where only the labels that these settings draw are known, as a way to learn."""
     found = recommend(with_drawn_labels(images, settings), settings)
     ways = {name: way for way, name in TRAINED.items()}
+    if found.preset not in ways:
+        raise UsageError(f"{found.preset} is recommended, which is not among the ways that are compared.")
     environment = describe_environment(settings.runtime)
     return {
-        "way": ways.get(found.preset, FROM_NOTHING),
+        "way": ways[found.preset],
         "encoder_accuracy": found.encoder_accuracy,
         "plain_accuracy": found.plain_accuracy,
         "square_root": found.square_root,
@@ -201,11 +203,23 @@ def recorded(results: Path) -> Measured:
     for path in sorted(results.glob("*.json")):
         record = json.loads(path.read_text("utf-8"))
         ways = record["methods"]
-        if (recommended := record.get("recommended", {}).get("way")) in ways:
-            ways = {**ways, RECOMMENDED: ways[recommended]}
+        if (advised := record.get("recommended", {}).get("way")) in ways:
+            ways = {**ways, RECOMMENDED: ways[advised]}
         for way, found in ways.items():
             groups.setdefault((record["data"]["name"], record["labels_per_class"], way), []).append(found)
     return groups
+
+
+def advised_ways(results: Path) -> dict[tuple[str, int], list[str]]:
+    """What was recommended for each seed, by dataset and labels a class."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for path in sorted(results.glob("*.json")):
+        record = json.loads(path.read_text("utf-8"))
+        if "recommended" in record:
+            found.setdefault((record["data"]["name"], record["labels_per_class"]), []).append(
+                record["recommended"]["way"]
+            )
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -228,6 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     options.results.mkdir(parents=True, exist_ok=True)
     encoder = find_encoder(options.encoder)
+    if "recommended" in options.methods and encoder.name != find_encoder(DEFAULT).name:
+        raise UsageError(f"What is recommended is of the encoder {DEFAULT}; leave out --encoder.")
     wanted = [way for method in options.methods for way in METHODS.get(method, [])]
     for folder in options.folders:
         at_size = functools.cache(functools.partial(photographs, folder, tune=options.tune))
@@ -256,10 +272,10 @@ def _main(options: argparse.Namespace) -> int:
                         "methods": {},
                     }
                 )
-                advised = []
-                if "recommended" in options.methods:
-                    record.setdefault("recommended", recommended(images, preset("features", named)))
-                    advised = [record["recommended"]["way"]]
+                if "recommended" in options.methods and "recommended" not in record:
+                    record["recommended"] = recommended(images, preset("features", named))
+                    write_json(path, record)
+                advised = [record["recommended"]["way"]] if "recommended" in options.methods else []
                 missing = [way for way in dict.fromkeys([*wanted, *advised]) if way not in record["methods"]]
                 probes = [way for way in missing if way in PROBES]
                 found = probed(images, preset("features", named), probes)
@@ -267,10 +283,9 @@ def _main(options: argparse.Namespace) -> int:
                     chosen = preset(TRAINED[way], common if way == FROM_NOTHING else named).changed(dict(options.set))
                     found[way] = trained(at_size(SMALL if way == FROM_NOTHING else encoder.size), chosen)
                     record.setdefault("trained", {})[way] = described(images, chosen)
-                record["methods"] |= found
-                if found or advised:
-                    write_json(path, record)
                 if found:
+                    record["methods"] |= found
+                    write_json(path, record)
                     shown = {
                         way: f"{100 * each['accuracy']:.1f}/{100 * each['ece']:.1f}" for way, each in found.items()
                     }

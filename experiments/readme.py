@@ -22,7 +22,7 @@ from experiments import field, parts, table
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, Cell, cells, found, methods_of, shown_cells
 from experiments.output import past_the_paper
 from experiments.overview import reported
-from experiments.photos import LAST_BLOCK, ON_FEATURES, PROBES, RECOMMENDED, TRAINED, recorded
+from experiments.photos import LAST_BLOCK, ON_FEATURES, PROBES, RECOMMENDED, TRAINED, advised_ways, recorded
 from experiments.results_store import DIVERGENCE, Record, identity, load, network_of, recovered
 from experiments.table import PAPER_METRICS, title_of
 
@@ -155,14 +155,14 @@ def photographs(results: Path) -> str:
         probes = [way for way in shown if way in PROBES]
         best = max(probes, key=lambda way: shown[way]["accuracy"].mean or 0.0)
         ways = ["logistic regression", best, ON_FEATURES, LAST_BLOCK, RECOMMENDED]
-        if advised := found.get((data, FEW, RECOMMENDED)):
-            shown[RECOMMENDED] = table.averaged(advised)
+        if advised := advised_ways(results).get((data, FEW)):
+            shown[RECOMMENDED] = table.averaged(found[data, FEW, RECOMMENDED])
         numbers = [
             f"{shown[way]['accuracy']} / {shown[way]['ece']}" if way in shown else "not measured" for way in ways
         ]
         numbers[1] += f" ({best})"
         if advised:
-            learned = sum(any(each is other for other in own.get(LAST_BLOCK, [])) for each in advised)
+            learned = advised.count(LAST_BLOCK)
             numbers[-1] += f" (last block in {learned} of {len(advised)})"
         lines.append([data, str(len(own[best])), *numbers])
     heads = ["logistic regression", "most accurate probe", "EBPL", "EBPL, last block learned", "EBPL as recommended"]

@@ -13,13 +13,8 @@ from ebpl.comparison import (
     is_ahead,
     quick_mix,
     size_for,
-    suit_square_roots,
 )
-from ebpl.config import Settings
-from ebpl.data.dataset import Images
-from tests.encoders.helpers import tiny
 from tests.helpers import random_images
-from tests.training.test_probe import power_for
 
 
 def test_colors_and_textures_are_means_and_deviations_of_cells() -> None:
@@ -94,15 +89,6 @@ def test_a_lead_of_twenty_points_or_half_the_errors_is_reason_for_an_encoder(
     accuracy: float, plain: float, ahead: bool
 ) -> None:
     assert is_ahead(accuracy, plain, 0.2) == ahead
-
-
-@pytest.mark.parametrize("large", [0.0, 20.0])
-def test_square_roots_suit_labels_where_training_would_take_them(large: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, trainer = power_for(large)
-    images, encoder = trainer.training_set, tiny(features=12)
-    monkeypatch.setattr(encoder, "encode", lambda *_: images.inputs[: images.labeled].numpy())
-    labelled = Images(np.zeros((images.labeled, 8, 8, 3), np.uint8), images.labels)
-    assert suit_square_roots(encoder, labelled, Settings().changed({"model.components": 6})) == chosen == (large > 0)
 
 
 def test_a_class_mix_is_estimated_only_where_features_tell_the_classes() -> None:

@@ -274,8 +274,13 @@ def test_an_encoder_is_recommended_with_a_command_that_uses_it(monkeypatch: pyte
     assert not looked(striped_folder("dark", colored=True)).contents.notes[0].endswith(f"{SIZE} x {SIZE}")
 
 
-def test_the_time_of_a_training_on_features_is_that_of_all_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["features", "fine-tuned-end"])
+def test_the_time_of_a_training_with_an_encoder_is_that_of_all_its_images(
+    monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     use_small_encoder(monkeypatch)
+    if name == "fine-tuned-end":
+        monkeypatch.setattr("ebpl.training.probe.SQUARE_ROOT_MARGIN", -10.0)  # square roots suit, whatever they lose
     monkeypatch.setattr(Encoder, "seconds_per_image", lambda *_: 100.0)
     asked: list[Settings] = []
 
@@ -287,11 +292,16 @@ def test_the_time_of_a_training_on_features_is_that_of_all_its_images(monkeypatc
     found = inspect(striped_folder(labeled=20, unlabeled=60))
     assert found.suggestion is not None
     assert found.suggestion.timing is not None
-    assert asked[0].optim.updates_per_epoch == 2, "80 images in batches of 64"
+    assert asked[0].optim.updates_per_epoch == {"features": 2, "fine-tuned-end": 20}[name], "80 images, 64 at once"
     assert found.recommendation is not None
     reading = found.recommendation.reading
     assert 0 < reading < 1
-    assert found.suggestion.timing.seconds == pytest.approx(80 * (100 + reading) + 20 + 7 + 5 * 80)
+    times = {"features": 1, "fine-tuned-end": 2}[name]
+    assert found.suggestion.timing.seconds == pytest.approx(80 * (100 * times + reading) + 20 + 7 + 5 * 80)
+    assert found.suggestion.command == f"ebpl train photos --preset {name}"
+    assert main(["inspect", "photos"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("whose last block learns too" in said) == ("computing views of 80 training images" in said) == (times == 2)
 
 
 def test_a_larger_size_is_recommended_with_a_command_that_uses_it(

@@ -62,8 +62,8 @@ def train(
     """Train on `data` and return the finished run, or a list of runs with `seeds`.
 
     `data` is whatever `ebpl.load` takes. `settings` default to those of `preset`. If neither is given, nor `config` or
-    an encoder, the preset is `best` with a GPU and `quick` without one, or `features` where `ebpl inspect` recommends
-    it for image files; `features` also where only an encoder is named. They are changed by a TOML file `config`, by
+    an encoder, the preset is `best` with a GPU and `quick` without one, or what `ebpl inspect` recommends for image
+    files; `features` where only an encoder is named. They are changed by a TOML file `config`, by
     `set={"sgld.steps": 5}`, and by name: `epochs=20`, `sgld__steps=5`. The run directory is `run`, or a new one below
     `runs/`. Image files that cannot be read are an error, or left out with `skip_unreadable`. With a `time_limit` (90
     or "20m"), a few updates are timed first, and epochs are shortened until the whole training fits; each epoch is

@@ -16,13 +16,12 @@ from torch.nn import functional as F
 
 from ebpl.calibration.class_mix import ClassMix
 from ebpl.config import Settings
-from ebpl.data.dataset import Images
 from ebpl.data.decode import stacked
 from ebpl.devices import threads
 from ebpl.encoders import Encoder
 from ebpl.models.encoder import EncodedImages
 from ebpl.rng import derived_seed
-from ebpl.training.probe import fit_probe, logistic_regression, square_roots_suit, stratified_folds
+from ebpl.training.probe import fit_probe, logistic_regression, stratified_folds
 
 PLAIN_SIZE, GRIDS = 32, (1, 2, 4)
 """Height and width at which colours and textures are looked at, and the cells a side that they are averaged over."""
@@ -55,32 +54,17 @@ def some_of_each_class(labels: NDArray[np.int64], positions: NDArray[np.int64], 
     return np.sort(np.concatenate([random.permutation(positions[labels[positions] == c])[:each] for c in classes]))
 
 
-def features_of(
-    encoder: Encoder,
-    pixels: NDArray[np.uint8],
-    settings: Settings,
-    shown: Callable[[int, str], None] = lambda *_: None,
-    square_root: bool = False,
-) -> Tensor:
-    """Images as training on the features of an encoder, or their square roots, would see them, were they all."""
-    features = torch.from_numpy(encoder.encode(pixels, lambda count: shown(count, "encoding")))
+def encoded_by(encoder: Encoder, pixels: NDArray[np.uint8], shown: Callable[[int, str], None]) -> Tensor:
+    """Features of images."""
+    return torch.from_numpy(encoder.encode(pixels, lambda count: shown(count, "encoding")))
+
+
+def components_of(encoder: Encoder, features: Tensor, settings: Settings, square_root: bool = False) -> Tensor:
+    """Features, or their square roots, as training would see them, were they those of all images."""
     components = settings.model.components
     backbone = EncodedImages(encoder.info.name, encoder.digest, encoder.dimension, components, choice=True)
     backbone.fit(features, square_root)
     return backbone.scale(features)
-
-
-def suit_square_roots(encoder: Encoder, images: Images, settings: Settings) -> bool:
-    """Whether training would learn from square roots of the features of images like these, which have labels.
-
-    With 5, 10 and 25 labels a class it was so on blood cells, where letting the last block of the encoder learn gained
-    seven points, for each of three seeds; on photographs of waste, where that lost a point, for none.
-    """
-
-    def fitted(square_root: bool) -> Tensor:
-        return features_of(encoder, images.pixels, settings, square_root=square_root)
-
-    return square_roots_suit(fitted, images.labels, settings.seed)
 
 
 def quick_mix(rows: Tensor, labels: NDArray[np.int64], classes: int, seed: int) -> tuple[ClassMix | None, float | None]:

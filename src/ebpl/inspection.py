@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ebpl.calibration.class_mix import ClassMix
-from ebpl.comparison import MOST_LABELS, PLAIN_SIZE, colors_and_textures, features_of, quick_mix
+from ebpl.comparison import MOST_LABELS, PLAIN_SIZE, colors_and_textures, components_of, encoded_by, quick_mix
 from ebpl.config import Settings
 from ebpl.config.presets import default_settings, nearest_preset, preset
 from ebpl.data.contents import PARTS, Contents, Duplicates, Group, contents, find_duplicates, lazy_images, listing
@@ -23,7 +23,7 @@ from ebpl.devices import choose_device
 from ebpl.encoders import fastest_device, load_encoder
 from ebpl.errors import EbplError, is_memory, number_of, some_of
 from ebpl.methods import get_method
-from ebpl.recommendation import Recommendation, Shown, recommend
+from ebpl.recommendation import VIEWS, Recommendation, Shown, recommend
 from ebpl.terminal import Progress, Silent
 from ebpl.training.time_budget import Timing, time_training
 
@@ -223,7 +223,10 @@ def _class_mix(
     images = int((given == UNLABELED).sum())
     if len(np.unique(given[given != UNLABELED])) < len(used) or not images:
         return MixFound(labels, None, "too few images can be read")
-    rows = features_of(encoder, pixels, settings, shown) if encoder else colors_and_textures(pixels)
+    if encoder:
+        rows = components_of(encoder, encoded_by(encoder, pixels, shown), settings, recommended.square_root)
+    else:
+        rows = colors_and_textures(pixels)
     mix, accuracy = quick_mix(rows, given, len(used), settings.seed)
     features = f"features of {encoder.info.name}" if encoder else "plain colours and textures"
     if accuracy is None:
@@ -268,18 +271,14 @@ def _timed(found: Contents, settings: Settings, recommended: Recommendation) -> 
     if some is None:
         return time_training(found.read(), settings, terms)
     assert recommended.encoder is not None
-    training = len(found.labels.train)
+    images, training = len(found.entries), len(found.labels.train)
     updates = settings.optim.updates_per_epoch or -(-training // settings.optim.batch_size)
     timing = time_training(some, settings.changed({"optim.updates_per_epoch": updates}), terms)
-    beside, share = timing.seconds - timing.updates * timing.update, training / len(some.train)
-    if settings.model.fine_tune == "end":  # the start is views of training images, above all
-        encoded, beside = len(found.entries) - training, beside * share
-    else:  # the start is fitted to labels, which are the same
-        encoded, beside = len(found.entries), timing.start + (beside - timing.start) * share
-    encoder = load_encoder(recommended.encoder, fastest_device())
-    reading = len(found.entries) * recommended.reading
-    encoding = encoded * encoder.seconds_per_image(some.train.pixels) if encoded else 0.0
-    return replace(timing, seconds=reading + encoding + timing.updates * timing.update + beside)
+    predicting = timing.seconds - timing.updates * timing.update - timing.start
+    encoded = images + (VIEWS - 1) * training if settings.model.fine_tune == "end" else images
+    encoding = load_encoder(recommended.encoder, fastest_device()).seconds_per_image(some.train.pixels)
+    own = images * recommended.reading + encoded * encoding + predicting * training / len(some.train)
+    return replace(timing, seconds=own + timing.updates * timing.update + timing.start)
 
 
 def _labels(found: Contents, settings: Settings) -> tuple[dict[str, int], int, str | None]:

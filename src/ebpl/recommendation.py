@@ -2,7 +2,8 @@
 
 A pretrained encoder helps with images that are like those it was trained on. Whether they are is found out by
 cross-validation on the labels: its features are compared with plain colours and textures, which any network finds that
-learns from nothing. So is whether learning from nothing needs larger images than 32 x 32, on a GPU.
+learns from nothing. So is whether its last block should learn too, and whether learning from nothing needs larger
+images than 32 x 32, on a GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ebpl.comparison import (
     PLAIN_SIZE,
     accuracy_by_size,
     colors_and_textures,
+    components_of,
     cross_validated_accuracy,
-    features_of,
+    encoded_by,
     is_ahead,
     size_for,
     some_of_each_class,
-    suit_square_roots,
 )
 from ebpl.config import Settings
 from ebpl.config import presets as named
@@ -40,18 +41,20 @@ from ebpl.errors import DataError, EbplError, UsageError, number_of
 from ebpl.launch import place
 from ebpl.methods import get_method
 from ebpl.terminal import Progress, Silent, duration
+from ebpl.training.probe import square_roots_suit
 
 PRESET, FINE_TUNED = "features", named.FINE_TUNED["end"]
 """The presets that learn on the features of an encoder, and that let its last block learn too."""
 MARGINS = {"quick": 0.1, "best": 0.17}
 """How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
-a class it was 0.17 to 0.44 on photographs, where `quick` loses 30 points, and 0.06 to 0.22 on cells of 128 pixels."""
+a class it was 0.18 to 0.46 on photographs, where `quick` loses 30 points, and 0.16 to 0.20 on cells of 128 pixels,
+three seeds each."""
 ENCODING = {"cpu": 0.03, "cuda": 0.005}
-"""Seconds to read and encode an image, about, before any was measured."""
+"""Rough seconds to read and encode an image, until some have been timed."""
 VIEWS = 2.0
-"""Times as long takes what an encoder computes of the views of an image."""
+"""Computing the views of an image takes so many times as long as encoding it."""
 MOST_VIEWS = 20_000
-"""Training images whose views are recommended to be computed: half an hour on a CPU, 1.5 GB of memory."""
+"""Training images whose views are recommended to be computed: some 20 minutes on a CPU, 3 GB of memory."""
 COMPARED = "compare an encoder with learning from nothing"
 PATIENCE = 2.0
 """Seconds of silence before a bar is shown."""
@@ -173,7 +176,8 @@ def recommend(
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> Recommendation:
-    """Whether to learn on the features of the default encoder or, as `settings` do, from nothing, and at which size.
+    """Whether to learn on the features of the default encoder, to let its last block learn too, or, as `settings` do,
+    to learn from nothing, and at which size.
 
     `data` are image files or an `ImageSet`; `side` is the length of the longer side of most, where it is known. Data
     that cannot be trained on is an error.
@@ -223,23 +227,23 @@ def _compared_with_encoder(
     nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: Shown
 ) -> Recommendation:
     """The recommendation to learn from nothing or, if its features are ahead, on those of the encoder."""
-    pixels, labels = images.train.pixels, images.train.labels
+    labels = images.train.labels
     try:
         encoder = load_encoder(info.name, fastest_device())
-        rows = features_of(encoder, pixels, settings, shown)
+        features = encoded_by(encoder, images.train.pixels, shown)
     except EbplError as error:
         return replace(nothing, reason=f"{info.name} could not be compared with learning from nothing. {error}")
-    square_root = suit_square_roots(encoder, images.train, settings)
-    if square_root:
-        rows = features_of(encoder, pixels, settings, square_root=True)
+    rows = [components_of(encoder, features, settings, root) for root in (False, True)]
+    square_root = square_roots_suit(lambda root: rows[root], labels, settings.seed)
     accuracy, plain = (
-        cross_validated_accuracy(each, labels, settings.seed) for each in (rows, colors_and_textures(pixels))
+        cross_validated_accuracy(each, labels, settings.seed)
+        for each in (rows[square_root], colors_and_textures(images.train.pixels))
     )
+    named_features = f"{'square roots of the features' if square_root else 'features'} of {info.name}"
     margin = MARGINS.get(nothing.preset, max(MARGINS.values()))
     ahead = is_ahead(accuracy, plain, margin)
     reason = (
-        f"By cross-validation on {len(labels)} labels, {'square roots of the ' * square_root}features of {info.name} "
-        "reach an accuracy of "
+        f"By cross-validation on {len(labels)} labels, {named_features} reach an accuracy of "
         f"{accuracy * 100:.0f} %, plain colours and textures {plain * 100:.0f} %; a lead of {margin * 100:.0f} points, "
         f"or half the errors, {'is' if ahead else 'would be'} reason to use the encoder."
     )

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,12 @@ def test_an_image_that_cannot_be_read_is_left_out_or_an_error() -> None:
     assert (len(pixels), kept.tolist()) == (2, [0, 2])
     with pytest.raises(DataError, match="cannot be read"):
         images.pixels(positions, False, lambda *_: None)
+
+
+def test_a_folder_may_be_any_kind_of_path() -> None:
+    class_folders(Path("pets"))
+    (entry,) = (entry for entry in os.scandir() if entry.name == "pets")
+    assert contents(entry).entries == contents("pets").entries
 
 
 def test_the_side_of_images_is_that_of_most_files() -> None:

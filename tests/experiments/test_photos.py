@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ebpl.errors import UsageError
+from ebpl.recommendation import Recommendation
 from experiments import photos
 from tests.encoders.helpers import crops, small
 
@@ -60,20 +62,28 @@ def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
 
 
-def test_the_way_that_is_recommended_is_trained_and_counted_once_more_under_that_name() -> None:
-    chosen = ["--labels", "5", "--seeds", "3", "--encoder", small(size=32).info.name, "--results", "found"]
-    short = ["--set", "optim.epochs=1", "curriculum.epochs=1", "optim.updates_per_epoch=1", "sgld.steps=1"]
-    for _ in range(2):
-        assert photos.main([str(folder()), *chosen, *short, "--methods", "recommended"]) == 0
-    (path,) = Path("found").glob("*.json")
-    record = json.loads(path.read_text())
-    advised = record["recommended"]
-    assert (advised["way"], advised["encoder_accuracy"], advised["device"]) == (photos.FROM_NOTHING, None, "cpu")
-    assert list(record["methods"]) == [photos.FROM_NOTHING], "the images are small"
-    assert record["trained"][photos.FROM_NOTHING]["settings"]["model.encoder"] is None
+def test_the_way_that_is_recommended_is_trained_and_counted_once_more_under_that_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = small(size=32).info.name
+    chosen = ["--labels", "5", "--seeds", "3", "--encoder", encoder, "--results", "found"]
+    short = ["--set", "optim.epochs=1", "curriculum.epochs=1", "optim.updates_per_epoch=1", "model.components=8"]
+    arguments = [str(folder()), *chosen, *short, "--methods", "recommended"]
+    assert photos.main(arguments) == UsageError.exit_code, "it is not the encoder that is recommended"
+    assert "leave out --encoder" in capsys.readouterr().err
+    monkeypatch.setattr(photos, "DEFAULT", encoder)
+    ways = iter(["features", "fine-tuned-end", "best"])
+    monkeypatch.setattr(photos, "recommend", lambda *_: Recommendation(next(ways), encoder, 32, "", 10, 0.9, 0.5))
+    for seeds in ("3", "3-4"):  # the first is not asked for again
+        assert photos.main([*arguments, "--seeds", seeds]) == 0
+    records = [json.loads(path.read_text()) for path in sorted(Path("found").glob("*.json"))]
+    assert [list(record["methods"]) for record in records] == [[photos.ON_FEATURES], [photos.LAST_BLOCK]]
+    assert [record["recommended"]["way"] for record in records] == [photos.ON_FEATURES, photos.LAST_BLOCK]
     found = photos.recorded(Path("found"))
-    assert found["photos", 5, photos.RECOMMENDED] == found["photos", 5, photos.FROM_NOTHING]
-    assert len(found["photos", 5, photos.RECOMMENDED]) == 1
+    for each, way in zip(found["photos", 5, photos.RECOMMENDED], (photos.ON_FEATURES, photos.LAST_BLOCK), strict=True):
+        assert each == found["photos", 5, way][0]
+    assert photos.advised_ways(Path("found")) == {("photos", 5): [photos.ON_FEATURES, photos.LAST_BLOCK]}
+    assert photos.main([*arguments, "--seeds", "5"]) == UsageError.exit_code, "best is not among the ways"
 
 
 def test_an_unlabelled_image_cannot_be_hidden_or_measured(capsys: pytest.CaptureFixture[str]) -> None:

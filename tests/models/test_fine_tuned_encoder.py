@@ -84,22 +84,6 @@ def test_its_features_are_those_of_the_network_on_principal_components(encoder: 
     torch.testing.assert_close(found, built.points(built.prepare(images)))
 
 
-def test_fitting_to_features_or_their_square_roots_encodes_images_once(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = backbone(encoder)
-    prepared, encoded = built.prepare(crops(12, SIZE)), FineTunedEncoder._all_encoded
-    counted: list[int] = []
-    monkeypatch.setattr(
-        FineTunedEncoder, "_all_encoded", lambda self, some: counted.append(len(some)) or encoded(self, some)
-    )
-    before, fit = built.components.directions.clone(), built.fitting(prepared)
-    for _ in range(2):
-        fit(False)
-        torch.testing.assert_close(built.components.directions, before)
-    assert counted == [12]
-
-
 def test_errors_of_training_images_are_those_of_new_features_by_components_of_old_ones_of_others(
     encoder: Encoder,
 ) -> None:

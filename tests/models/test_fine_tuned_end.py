@@ -12,6 +12,7 @@ from ebpl.encoders import Encoder
 from ebpl.encoders.weights import build_network
 from ebpl.errors import UsageError
 from ebpl.models import Architecture, build_backbone, fine_tuned_encoder
+from ebpl.models.encoder import PrincipalComponents
 from ebpl.models.fine_tuned_encoder import STRONG, WEAK, FineTunedEnd, blocks, options_for
 from ebpl.recommendation import settings_for
 from ebpl.rng import generator
@@ -79,6 +80,22 @@ def test_views_are_kept_as_what_goes_into_the_last_block(encoder: Encoder) -> No
     torch.testing.assert_close(kept[:, :WEAK].float(), torch.stack(expected, 1), atol=0.02, rtol=0.02)
     assert not torch.equal(kept[:, WEAK], kept[:, 0])
     assert torch.equal(built.prepare_training(crops(12, SIZE), settings_of(encoder).data), kept), "the same every time"
+
+
+def test_fitting_to_features_or_their_square_roots_encodes_views_once(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, kept = backbone(encoder)
+    features, counted = built._all_encoded(kept), list[int]()
+    monkeypatch.setattr(built, "_all_encoded", lambda some: counted.append(len(some)) or features)
+    fit = built.fitting(kept)
+    for square_root in (True, False, True):
+        fit(square_root)
+        expected = PrincipalComponents(*built.components.directions.shape, choice=True)
+        expected.fit(features, square_root)
+        assert built.components.takes_square_root == square_root
+        torch.testing.assert_close(built.components.directions, expected.directions)
+    assert counted == [12]
 
 
 def test_features_from_what_is_kept_are_those_of_the_images(encoder: Encoder) -> None:

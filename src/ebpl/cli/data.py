@@ -340,6 +340,8 @@ def _advice(found: Inspection) -> list[str]:
     if suggestion is None or recommended is None:
         return ["It cannot be trained on as it is."]
     how = f"on the features of {recommended.encoder}" if recommended.encoder else "from nothing"
+    if recommended.preset == FINE_TUNED:
+        how += ", whose last block learns too"
     if recommended.size_accuracies and (size := recommended.image_size):
         how += f" at {size} x {size} pixels"
     lines = [f"Learn {how}. {recommended.reason}", "", "Train with:", f"  {suggestion.command}"]

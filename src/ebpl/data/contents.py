@@ -148,7 +148,8 @@ def contents(
 ) -> Contents:
     """What is in whatever `ebpl.load` takes; `done` is called with the number of further files opened."""
     if lister := listing(data):
-        return _of_files(lister(Path(str(data))), image_size, done)
+        assert not isinstance(data, ImageSet)
+        return _of_files(lister(Path(data)), image_size, done)
     return _of_arrays(load(data, data_dir=data_dir, image_size=image_size, training=False))
 
 

@@ -262,8 +262,8 @@ def _on_training_images(model: HybridModel, settings: Settings, images: NDArray[
     if model.features.discards_components:
         prepared = some if isinstance(some, Tensor) else model.features.prepare(some)
         errors = model.features.cross_validated_errors(prepared.to(device))
-        assert errors is not None
-        result["training_reconstruction_errors"] = np.quantile(errors.cpu(), np.linspace(0, 1, 201)).tolist()
+        if errors is not None:
+            result["training_reconstruction_errors"] = np.quantile(errors.cpu(), np.linspace(0, 1, 201)).tolist()
     return result
 
 

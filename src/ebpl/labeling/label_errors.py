@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebpl.comparison import colors_and_textures, features_of
+from ebpl.comparison import colors_and_textures, components_of
 from ebpl.config.presets import preset
 from ebpl.data.dataset import Images, ImageSet
 from ebpl.data.decode import stacked
@@ -180,7 +180,7 @@ def independent_rows(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ..
         encoder = load_encoder(DEFAULT, fastest_device())
     except EbplError:  # it is of help, not needed
         return (plain,)
-    return plain, features_of(encoder, pixels, preset("features")).numpy()
+    return plain, components_of(encoder, torch.from_numpy(encoder.encode(pixels)), preset("features")).numpy()
 
 
 def find_label_errors(known: Labelled) -> LabelCheck:

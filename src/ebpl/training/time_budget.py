@@ -22,6 +22,8 @@ from ebpl.training.trainer import Terms, Trainer
 
 MIN_UPDATES = 3
 """Updates that are timed at least, however long they take."""
+MOST_JUDGED = 5000
+"""About as many training images are predicted when a run is finished."""
 MARGIN = 0.9
 """Part of the time that is planned with; machines have other things to do as well."""
 
@@ -51,7 +53,7 @@ class Timing:
     finish: float = 0.0
     """Seconds of the predictions after the last update."""
     start: float = 0.0
-    """Seconds before the first update."""
+    """Seconds of its start and of the first updates, which choose kernels."""
 
     def deadline(self, begun: float, limit: float, together: int = 1) -> Deadline:
         """The end of so many seconds from `begun`, on the clock of `time.monotonic`, with what was measured.
@@ -90,7 +92,7 @@ def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: flo
     whole = (start - begun) + total * update
     images = trainer.training_set
     image = _prediction_seconds(trainer)
-    step, finish = images.unlabeled * image, (2 * len(images.data.test or ()) + _energies(trainer)) * image
+    step, finish = images.unlabeled * image, (2 * len(images.data.test or ()) + _judged(trainer)) * image
     steps = sum(phase.step > 0 for phase in trainer.schedule)
     whole += steps * step + finish
     if len(state.progress.history) == epochs:  # else its time is in the updates
@@ -98,9 +100,11 @@ def time_training(data: ImageSet, settings: Settings, terms: Terms, seconds: flo
     return Timing(total, int(timed), update, whole, step, finish, start - begun)
 
 
-def _energies(trainer: Trainer) -> int:
-    """How many training images the energies of a finished run are of."""
-    return min(len(trainer.training_set.data.train), 5000) if trainer.state.buffer is not None else 0
+def _judged(trainer: Trainer) -> int:
+    """Predictions of training images that the scores of outliers of a finished run are of."""
+    count, backbone = len(trainer.training_set.data.train), trainer.training_set.backbone
+    again = 2 if backbone.discards_components and not backbone.fixed else 0  # before and after it has learned
+    return (1 + again) * -(-count // max(1, count // MOST_JUDGED))
 
 
 def _prediction_seconds(trainer: Trainer) -> float:
