@@ -161,6 +161,8 @@ def photographs(results: Path) -> str:
             f"{shown[way]['accuracy']} / {shown[way]['ece']}" if way in shown else "not measured" for way in ways
         ]
         numbers[1] += f" ({best})"
+        if 0 < (count := len(own.get(LAST_BLOCK, []))) < len(own[best]):
+            numbers[3] += f" (n = {count})"
         if advised:
             learned = advised.count(LAST_BLOCK)
             numbers[-1] += f" (last block in {learned} of {len(advised)})"

@@ -125,11 +125,12 @@ def test_photographs_are_shown_beside_the_most_accurate_probe() -> None:
 
 def test_what_the_readme_says_of_photographs_is_so_in_the_records() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "the most accurate one is within two points everywhere" in text
+    assert "the most accurate one is within two points everywhere, practically level with EBPL on" in text
     found = recorded(ROOT / "results/photos")
-    for data in ("intel", "pbc", "trashnet"):
+    for data in ("intel", "pacs", "pbc", "trashnet"):
         mean = {way: fmean(each["accuracy"] for each in found[data, 10, way]) for way in (*PROBES, "EBPL on features")}
-        assert max(mean[way] for way in PROBES) < mean["EBPL on features"] < max(mean[way] for way in PROBES) + 0.02
+        above = mean["EBPL on features"] - max(mean[way] for way in PROBES)
+        assert -0.02 < above < 0 if data == "pacs" else 0 < above < 0.02
 
 
 def test_what_the_readme_says_of_the_baseline_is_so_in_the_records() -> None:
