@@ -119,7 +119,7 @@ def test_the_last_block_learns_too_where_an_encoder_helps_but_images_are_unlike_
     assert unlike.reason.endswith(" its last block should learn too.")
     assert (alike.square_root, unlike.square_root) == (False, True)
     assert "--preset features keeps the encoder as it is" in unlike.line("best")
-    assert recommend("photos", default_settings(), time_limit=2).preset == "features"  # encoding 0.7 seconds, views 1.4
+    assert recommend("photos", default_settings(), time_limit=2).preset == "features"  # encoding 0.7 seconds, views 2.2
     assert recommend("colored", default_settings()).encoder is None
     with monkeypatch.context() as patch:
         patch.setattr(recommendation, "MOST_VIEWS", 10)

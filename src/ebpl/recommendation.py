@@ -51,10 +51,10 @@ a class it was 0.18 to 0.46 on photographs, where `quick` loses 30 points, and 0
 three seeds each."""
 ENCODING = {"cpu": 0.03, "cuda": 0.005}
 """Rough seconds to read and encode an image, until some have been timed."""
-VIEWS = 2.0
+VIEWS = 3.0
 """Computing the views of an image takes so many times as long as encoding it."""
 MOST_VIEWS = 20_000
-"""Training images whose views are recommended to be computed: some 20 minutes on a CPU, 3 GB of memory."""
+"""Training images whose views are recommended to be computed: half an hour on a CPU, 3 GB of memory."""
 COMPARED = "compare an encoder with learning from nothing"
 PATIENCE = 2.0
 """Seconds of silence before a bar is shown."""
