@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,11 +197,15 @@ Measured = dict[tuple[str, int, str], list[dict[str, float]]]
 """Measures of all seeds, by dataset, labels a class and way to learn."""
 
 
+def _records(results: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(results.glob("*.json")):
+        yield json.loads(path.read_text("utf-8"))
+
+
 def recorded(results: Path) -> Measured:
     """What the records hold."""
     groups: Measured = {}
-    for path in sorted(results.glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in _records(results):
         ways = record["methods"]
         if (advised := record.get("recommended", {}).get("way")) in ways:
             ways = {**ways, RECOMMENDED: ways[advised]}
@@ -213,12 +217,10 @@ def recorded(results: Path) -> Measured:
 def advised_ways(results: Path) -> dict[tuple[str, int], list[str]]:
     """What was recommended for each seed, by dataset and labels a class."""
     found: dict[tuple[str, int], list[str]] = {}
-    for path in sorted(results.glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in _records(results):
         if "recommended" in record:
-            found.setdefault((record["data"]["name"], record["labels_per_class"]), []).append(
-                record["recommended"]["way"]
-            )
+            group = record["data"]["name"], record["labels_per_class"]
+            found.setdefault(group, []).append(record["recommended"]["way"])
     return found
 
 

@@ -148,14 +148,14 @@ def beside_other_methods(records: Sequence[Record]) -> str:
 
 def photographs(results: Path) -> str:
     """EBPL on the features of an encoder beside logistic regression and the most accurate probe, with few labels."""
-    found, lines = recorded(results), []
+    found, recommendations, lines = recorded(results), advised_ways(results), []
     for data in dict.fromkeys(name for name, labels, _ in found if labels == FEW):
         own = {way: found[data, FEW, way] for way in (*PROBES, *TRAINED) if (data, FEW, way) in found}
         shown = {way: table.averaged(each) for way, each in own.items()}
         probes = [way for way in shown if way in PROBES]
         best = max(probes, key=lambda way: shown[way]["accuracy"].mean or 0.0)
         ways = ["logistic regression", best, ON_FEATURES, LAST_BLOCK, RECOMMENDED]
-        if advised := advised_ways(results).get((data, FEW)):
+        if advised := recommendations.get((data, FEW)):
             shown[RECOMMENDED] = table.averaged(found[data, FEW, RECOMMENDED])
         numbers = [
             f"{shown[way]['accuracy']} / {shown[way]['ece']}" if way in shown else "not measured" for way in ways
@@ -164,8 +164,7 @@ def photographs(results: Path) -> str:
         if 0 < (count := len(own.get(LAST_BLOCK, []))) < len(own[best]):
             numbers[3] += f" (n = {count})"
         if advised:
-            learned = advised.count(LAST_BLOCK)
-            numbers[-1] += f" (last block in {learned} of {len(advised)})"
+            numbers[-1] += f" (last block in {advised.count(LAST_BLOCK)} of {len(advised)})"
         lines.append([data, str(len(own[best])), *numbers])
     heads = ["logistic regression", "most accurate probe", "EBPL", "EBPL, last block learned", "EBPL as recommended"]
     return markdown_table(["data", "n", *heads], lines)

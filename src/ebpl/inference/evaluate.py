@@ -32,7 +32,7 @@ from ebpl.models.predictions import predict
 from ebpl.runs import Run, lost_seeds, readable_seeds, resume_command, seed_folders
 from ebpl.runs.reader import PSEUDO_LABELS, TEST_METRICS, read, read_table
 from ebpl.sampling import as_pixels
-from ebpl.training import made_updates
+from ebpl.training import judged_every, made_updates
 from ebpl.training.relabel import Phase
 from ebpl.training.train_state import TrainState
 from ebpl.training.training_set import TrainingSet
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 SET_COVERAGE, LEAST_FOR_SETS = 0.9, 20
 """The coverage of the prediction sets that report and model card show, and labels that they need."""
-MOST_ENERGIES = 5000
 MOST_DIGESTS = 200_000
 """Of more training images a run keeps no digests."""
 
@@ -254,7 +253,7 @@ def _those_that_belong(trainer: Trainer) -> NDArray[np.uint8] | Tensor:
 def _on_training_images(model: HybridModel, settings: Settings, images: NDArray[np.uint8] | Tensor) -> dict[str, Any]:
     """What is said of some training images: the mean probability of each class, and scores to judge outliers by."""
     device, dtype = device_and_dtype(settings.runtime)
-    some = images[:: max(1, len(images) // MOST_ENERGIES)]
+    some = images[:: judged_every(len(images))]
     found = predict(model.to(device), some, dtype)
     result: dict[str, Any] = {"class_means": [float(f"{mean:.6g}") for mean in found.probabilities.mean(0)]}
     if get_method(settings.method).density:

@@ -18,6 +18,8 @@ import torch
 
 AT_ONCE = 32
 """The number of streams that PyTorch has; two trainings must not share one."""
+MOST_JUDGED = 5000
+"""About as many training images are judged when a run is finished, to know outliers by."""
 
 Pieces = Generator[None, None, None]
 
@@ -54,6 +56,15 @@ class Deadline:
         self.beside = beside
         if self.note is not None:
             self.note()
+
+
+def judged_every(images: int) -> int:
+    """Of so many training images, every which one is judged.
+
+    >>> judged_every(800), judged_every(20_000)
+    (1, 4)
+    """
+    return max(1, images // MOST_JUDGED)
 
 
 def made_updates(history: Iterable[Mapping[str, Any]], full: int) -> int:

@@ -137,7 +137,7 @@ def fit_backbone(images: TrainingSet, settings: Settings) -> None:
 
     choice = settings.model.square_root if backbone.may_take_square_root else "never"
     if choice == "auto" and square_roots_suit(fitted, images.labels[:learned], settings.seed):
-        choice = "always"
+        return  # they were fitted last
     fit(choice == "always")
 
 

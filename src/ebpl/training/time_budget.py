@@ -16,14 +16,12 @@ from ebpl.models.predictions import predict
 from ebpl.runs import Run
 from ebpl.runs.reader import ENVIRONMENT, LONGEST, METRICS_TABLE, finite, read_table
 from ebpl.terminal import duration, seconds
-from ebpl.training import Deadline
+from ebpl.training import Deadline, judged_every
 from ebpl.training.relabel import phases
 from ebpl.training.trainer import Terms, Trainer
 
 MIN_UPDATES = 3
 """Updates that are timed at least, however long they take."""
-MOST_JUDGED = 5000
-"""About as many training images are predicted when a run is finished."""
 MARGIN = 0.9
 """Part of the time that is planned with; machines have other things to do as well."""
 
@@ -104,7 +102,7 @@ def _judged(trainer: Trainer) -> int:
     """Predictions of training images that the scores of outliers of a finished run are of."""
     count, backbone = len(trainer.training_set.data.train), trainer.training_set.backbone
     again = 2 if backbone.discards_components and not backbone.fixed else 0  # before and after it has learned
-    return (1 + again) * -(-count // max(1, count // MOST_JUDGED))
+    return (1 + again) * -(-count // judged_every(count))
 
 
 def _prediction_seconds(trainer: Trainer) -> float:
