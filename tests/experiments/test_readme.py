@@ -8,6 +8,7 @@ import pytest
 from ebpl.config import Settings
 from ebpl.config.presets import preset
 from ebpl.errors import DataError
+from experiments import parts
 from experiments.grid import PAPER_METHODS, PSEUDO_LABELS, UNSEEN_SEEDS, cells, found
 from experiments.photos import LAST_BLOCK, PROBES, recorded
 from experiments.readme import TABLES, between, comparison, fill, photographs
@@ -131,6 +132,33 @@ def test_what_the_readme_says_of_photographs_is_so_in_the_records() -> None:
         mean = {way: fmean(each["accuracy"] for each in found[data, 10, way]) for way in (*PROBES, "EBPL on features")}
         above = mean["EBPL on features"] - max(mean[way] for way in PROBES)
         assert -0.02 < above < 0 if data == "pacs" else 0 < above < 0.02
+
+
+def test_what_pages_say_of_the_parts_of_best_is_so_in_the_records() -> None:
+    made = parts.measured(cells("parts", None, UNSEEN_SEEDS, preset("best")), RECORDS)
+
+    def changes(part: str, metric: str, *data: str) -> list[float]:
+        """What adding a part changes in each training."""
+        one, other = parts.PAIRS[part]
+        each = [kinds for name, kinds in made.items() if not data or name in data]
+        return [
+            kinds[one][seed]["result"]["last"]["metrics"][metric]
+            - kinds[other][seed]["result"]["last"]["metrics"][metric]
+            for kinds in each
+            for seed in kinds.get(one, {}).keys() & kinds.get(other, {}).keys()
+        ]
+
+    readme, page = ((ROOT / path).read_text() for path in ("README.md", "docs/explanation/improvements.md"))
+    for words, part in (("With", "energies, with pseudo-labels"), ("without", "energies, without pseudo-labels")):
+        lower = {metric: [change < 0 for change in changes(part, metric)] for metric in ("nll", "ece")}
+        counted = f"in {sum(lower['nll'])} of {len(lower['nll'])} trainings and the ECE in {sum(lower['ece'])}"
+        assert f"the negative log-likelihood {counted}" in page
+        assert words != "With" or f"With pseudo-labels, energies lower the negative log-likelihood {counted}" in readme
+        assert abs(fmean(changes(part, "accuracy"))) < 0.01
+    assert min(fmean(changes("pseudo-labels, with energies", "accuracy", name)) for name in made) > 0
+    assert min(changes("pseudo-labels, with energies", "ece", "fashion", "cifar10")) > 0
+    assert abs(fmean(changes("energies, with pseudo-labels", "accuracy", "cifar10"))) < 0.001
+    assert not changes("energies, with pseudo-labels", "ece", "svhn"), "the pages say that it was not measured"
 
 
 def test_what_the_readme_says_of_the_baseline_is_so_in_the_records() -> None:
