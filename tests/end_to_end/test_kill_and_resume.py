@@ -122,7 +122,7 @@ def test_only_damaged_checkpoints_are_a_message_and_nothing_is_lost(tmp_path: Pa
     assert (run / "metrics.csv").read_bytes() == metrics
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed, kind: signal.Signals) -> None:
     run = tmp_path / "run"
     more = [*MODES["baseline"], *sets({"runtime.checkpoint_seconds": 1000})]
@@ -147,6 +147,7 @@ def test_an_interrupt_saves_the_last_finished_epoch(tmp_path: Path, undisturbed,
     assert result(run) == undisturbed("baseline")
 
 
+@pytest.mark.slow
 def test_several_seeds_killed_and_stopped_end_as_each_would_alone(tmp_path: Path, undisturbed) -> None:
     folder = tmp_path / "seeds"
     process = start("train", "digits", *OPTIONS, *MODES["baseline"], "--seeds", "1,0", "--run", folder)

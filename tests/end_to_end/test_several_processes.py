@@ -119,6 +119,7 @@ def test_torchrun_starts_the_same_training(two: Path, tmp_path: Path) -> None:
     assert weights(tmp_path / "run") == weights(two)
 
 
+@pytest.mark.slow
 def test_slurm_starts_the_same_training(two: Path, tmp_path: Path) -> None:
     def slurm(index: int) -> dict[str, str]:
         there = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}
@@ -131,6 +132,7 @@ def test_slurm_starts_the_same_training(two: Path, tmp_path: Path) -> None:
     assert weights(tmp_path / "run") == weights(two)
 
 
+@pytest.mark.slow
 def test_when_one_process_dies_all_end_and_the_run_goes_on_with_two_or_with_one(two: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = started(*COMMAND, *TWO, "--run", run)

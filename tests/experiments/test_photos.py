@@ -52,12 +52,11 @@ def test_ways_that_a_record_lacks_are_added_to_it_with_their_settings() -> None:
         "optim.epochs=1",
         *(f"{name}={value}" for name, value in short.items()),
     ]
-    for method in ("features", "fine-tuned-end", "fine-tuned"):
+    for method in ("features", "fine-tuned"):
         assert photos.main([*arguments, "--methods", method]) == 0
     (path,) = Path("found").glob("*.json")
     record = json.loads(path.read_text())
-    end = "EBPL with the last block fine-tuned"
-    assert list(record["methods"]) == list(record["trained"]) == ["EBPL on features", end, "EBPL fine-tuned"]
+    assert list(record["methods"]) == list(record["trained"]) == ["EBPL on features", "EBPL fine-tuned"]
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.fine_tune"] == "all"
     assert record["trained"]["EBPL fine-tuned"]["settings"]["model.components"] == 8
 

@@ -69,7 +69,9 @@ def test_from_cells_to_tables_and_figures() -> None:
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*.csv")}
 
 
-@pytest.mark.parametrize(("device", "groups"), [("cuda", [3, 1, 3, 3, 2]), ("cpu", [1] * 12)])
+@pytest.mark.parametrize(
+    ("device", "groups"), [("cuda", [3, 1, 3, 3, 2]), pytest.param("cpu", [1] * 12, marks=pytest.mark.slow)]
+)
 def test_on_a_gpu_trainings_of_both_methods_share_it_as_many_as_are_wanted(
     device: str, groups: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

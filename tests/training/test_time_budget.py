@@ -129,6 +129,7 @@ def test_a_real_training_keeps_to_its_limit() -> None:
     assert any("the whole training w" in text for text in hear.said)
 
 
+@pytest.mark.slow
 def test_a_training_that_falls_behind_is_shortened_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = quick(method="curriculum-labeling", epochs=20, curriculum__steps=2, curriculum__epochs=5)
     step = TrainStep.__call__
