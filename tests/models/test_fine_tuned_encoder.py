@@ -15,13 +15,14 @@ from ebpl.encoders.weights import build_network
 from ebpl.errors import DataError, RunError, UsageError
 from ebpl.models import Architecture, build_backbone
 from ebpl.models.encoder import PrincipalComponents
-from ebpl.models.fine_tuned_encoder import FineTunedEncoder, Pixels, blocks, last_blocks, options_for
+from ebpl.models.fine_tuned_encoder import FineTunedEncoder, Pixels, blocks, build, last_blocks, options_for
 from ebpl.models.weights import load_model
 from ebpl.recommendation import settings_for
+from ebpl.rng import generator
 from ebpl.terminal import Silent
 from ebpl.training.callbacks import Callback
 from ebpl.training.losses import Outputs
-from tests.encoders.helpers import crops, small, tiny
+from tests.encoders.helpers import PUBLISHED, crops, small, tiny
 from tests.helpers import random_images, result, trainer_of
 
 SIZE = 32
@@ -264,6 +265,7 @@ def check_that_an_interrupted_run_ends_with_the_same_bits(settings: Settings) ->
     assert result(ebpl.resume("parts", data=data).path) == result(whole.path)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_with_the_same_bits(encoder: Encoder) -> None:
     check_that_an_interrupted_run_ends_with_the_same_bits(settings_of(encoder))
 
@@ -305,3 +307,21 @@ def test_an_encoder_is_needed_and_the_default_one_is_taken_where_no_preset_says_
     with pytest.raises(UsageError, match=r"The backbone fine_tuned_encoder needs model\.encoder"):
         ebpl.train(pieces(), backbone="fine_tuned_encoder", run="run")
     assert settings_for("photos", changes={"model.fine_tune": "last"})[0] == preset("fine-tuned", fine_tune="last")
+
+
+@pytest.mark.parametrize("architecture", PUBLISHED)
+@pytest.mark.parametrize("fine_tune", ["end", "all"])
+def test_predictions_on_a_cpu_are_those_with_batch_normalisation(architecture: str, fine_tune: str) -> None:
+    options = options_for(preset("fine-tuned-end", {"model.encoder": small(architecture, SIZE).info.name}).model)
+    backbone = build({**options, "fine_tune": fine_tune}, (3, SIZE, SIZE))
+    backbone.initialise(generator(0, "weights"))
+    with torch.no_grad():
+        for weight in backbone.network.parameters():  # as after some training
+            weight.mul_(1.05)
+    images = torch.rand(3, 3, SIZE, SIZE, generator=generator(0, "images")) * 2 - 1
+    quick = backbone.for_prediction()
+    assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in quick.modules())
+    assert any(isinstance(part, torch.nn.BatchNorm2d) for part in backbone.modules())
+    with torch.no_grad():
+        expected = backbone.encoded(images)
+        torch.testing.assert_close(quick.encoded(images), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))

@@ -1,8 +1,10 @@
 import base64
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,16 +34,20 @@ def seen(what: str, count: int, seed: int = 0, size: int = 4, **changes: Any) ->
     pixels = random.integers(0, 256, (count, size, size, 1), dtype=np.uint8)
     pixels[:, 0, 0, 0] = labels
     energies = np.linspace(0, 1, count)
-    return Seen(what, Images(pixels, labels, **changes), Predictions(probabilities, energies), np.arange(count), count)
+    predictions, places = Predictions(probabilities, energies), np.arange(count)
+    return Seen(what, Images(pixels, labels, **changes), predictions, places, count, features=features(pixels))
 
 
 def features(pixels: np.ndarray) -> np.ndarray:
     """The class in three dimensions, and the other pixels as noise."""
-    return np.hstack([20 * np.eye(3)[pixels[:, 0, 0, 0]], pixels[:, 1:, :, 0].reshape(len(pixels), -1) / 255])
+    others = pixels[:, 1:, :, 0]
+    return np.hstack(
+        [20 * np.eye(3)[pixels[:, 0, 0, 0]], others.reshape(len(pixels), math.prod(others.shape[1:])) / 255]
+    )
 
 
 def context(looked: Seen, known: Seen | None = None, energies: Any = (0.0, 0.5), density: bool = True) -> Context:
-    sight = Sight(CLASSES, {}, 1, density, None, looked, None, None, [], (), known, features)
+    sight = Sight(CLASSES, {}, 1, density, None, looked, None, None, [], (), known)
     return Context(Stored(result={"training_energies": list(energies)}), sight, density)
 
 
@@ -87,14 +93,7 @@ def test_where_nothing_is_beyond_the_limit_the_furthest_hundredth_is_outlying() 
 def test_on_features_of_an_encoder_the_reconstruction_error_tells_what_is_outlying() -> None:
     looked = seen("unlabelled images", 40)
     errors = np.linspace(1, 0, 40)
-    looked = Seen(
-        looked.what,
-        looked.images,
-        Predictions(looked.predictions.probabilities, looked.predictions.energies, errors),
-        looked.positions,
-        40,
-    )
-    given = context(looked)
+    given = context(replace(looked, predictions=replace(looked.predictions, reconstruction_errors=errors)))
     given.stored.result["training_reconstruction_errors"] = [0.0, 0.9]
     assert given.outlier_limit == OutlierLimit("reconstruction_errors", pytest.approx(0.891))
     found = feature_map(given)

@@ -100,6 +100,8 @@ def test_pieces_are_put_together_in_order(run_named: Named, monkeypatch: pytest.
     assert pieces is not None
     assert sum(told) == 30 + 105 + 15  # test images, unlabelled ones that could be labelled next, and labelled ones
     np.testing.assert_allclose(pieces.predictions.energies, whole.predictions.energies, atol=1e-5)
+    assert pieces.features is not None
+    np.testing.assert_allclose(pieces.features, whole.features, atol=1e-4)
 
 
 def test_images_to_label_next_are_the_unlabelled_ones_of_the_run(

@@ -58,6 +58,10 @@ class Backbone(nn.Module):
         """Of each image one of the views that were kept."""
         raise NotImplementedError
 
+    def for_prediction(self) -> Backbone:
+        """This backbone, or one that computes the same in less time until this one learns again."""
+        return self
+
     def scale(self, prepared: Tensor) -> Tensor:
         """The network's input from what was kept, here in [-1, 1]."""
         return prepared.float() / 127.5 - 1

@@ -33,7 +33,7 @@ from ebpl.data.dataset import ImageSet
 from ebpl.data.transforms import strongly_augment
 from ebpl.encoders import check_pixels, encode_all, fastest_device, load_encoder
 from ebpl.encoders.registry import LARGEST, SMALLEST
-from ebpl.encoders.weights import build_network, folded, is_network
+from ebpl.encoders.weights import NETWORKS, build_network, folded, is_network
 from ebpl.errors import UsageError
 from ebpl.models import Backbone
 from ebpl.models.encoder import CHOICE, PrincipalComponents, Resizing, options_of, same_encoder
@@ -49,7 +49,7 @@ WEAK, STRONG = 2, 2
 AT_ONCE = {"cpu": 1, "cuda": 64}
 """Images whose views are computed at once. On a CPU more are slower."""
 PREDICTED = 4
-"""Images of 224 x 224 that a CPU predicts at once, for the same reason."""
+"""Views of 224 x 224 that a CPU predicts at once, for the same reason."""
 LEAST = 1e-3
 """Features of training are not below this: at zero, square roots have no gradient."""
 MOST_REMEMBERED = 2**31
@@ -68,7 +68,8 @@ class FineTunedEncoder(Backbone):
         self.options = options
         """What `options_for` gives: it tells where the weights come from, wherever they are taken."""
         self.size: int = options["size"]
-        self.batch = max(1, BATCH * 224**2 // self.size**2)
+        views = BATCH if fastest_device() == "cuda" else PREDICTED // self.predicted_views
+        self.batch = max(1, views * 224**2 // self.size**2)
         self.network = build_network(options["architecture"])[0].eval()
         self.network.requires_grad_(options["fine_tune"] == "all")
         for block in self.learned_blocks():
@@ -87,6 +88,14 @@ class FineTunedEncoder(Backbone):
         super().train(mode)
         self.network.eval()
         return self
+
+    def for_prediction(self) -> FineTunedEncoder:
+        """On a CPU one without batch normalisation."""
+        if self.mean.device.type != "cpu" or self.options["architecture"] not in NETWORKS:
+            return self
+        made = copy.copy(self)
+        made._modules = {**self._modules, "network": folded(self.network)}
+        return made
 
     def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Images as bytes (N, 3, size, size)."""
@@ -233,11 +242,6 @@ class FineTunedEnd(FineTunedEncoder):
 
     keeps_views = True
     predicted_views = WEAK
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        if fastest_device() == "cpu":
-            self.batch = max(1, PREDICTED * 224**2 // self.size**2)
 
     @property
     def may_take_square_root(self) -> bool:

@@ -74,18 +74,19 @@ def _predicted(
         images = images[..., None] if images.ndim == 3 else images
         _check(model, images)
     device = next(model.parameters()).device
+    backbone = model.features.for_prediction()
     probabilities, energies, errors = [], [], []
     with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):  # around all: casts weights once
         for start in range(0, len(images), batch):
             part = images[start : start + batch]
-            prepared = part if isinstance(part, Tensor) else model.features.prepare(part)
-            x = _ready(model.features.scale(prepared.to(device)))  # they travel as bytes
-            features = model.features(x)
+            prepared = part if isinstance(part, Tensor) else backbone.prepare(part)
+            x = _ready(backbone.scale(prepared.to(device)))  # they travel as bytes
+            features = backbone(x)
             see(features)
             scores, energy = model.heads(features)
             probabilities.append(torch.softmax(scores.double(), 1))
             energies.append(energy.double())
-            if (error := model.features.reconstruction_error(features)) is not None:
+            if (error := backbone.reconstruction_error(features)) is not None:
                 errors.append(error)
     if not probabilities:
         return Predictions(np.zeros((0, model.architecture.classes)), np.zeros(0))

@@ -17,7 +17,6 @@ from ebpl.models.outliers import OutlierLimit
 from ebpl.reporting.report_data import (
     TRAINING,
     Context,
-    Features,
     Seen,
     count,
     outlier_scores,
@@ -36,7 +35,6 @@ PICTURES, SIZE, QUALITY = 250, 64, 70
 COLORS, NAMED = 10, 30
 """Colours of classes, which repeat, and most names of classes on the map."""
 WIDTH, HEIGHT, MARGIN = 800.0, 640.0, 20.0
-CHUNK = 512
 PERPLEXITY, UPDATES = 20.0, 500
 """Of t-SNE: about how many neighbours of an image count, and how long it runs. Longer looks the same."""
 KINDS = ("outlying", "doubtful", "labelled", "other")
@@ -85,7 +83,7 @@ class Dot:
 def feature_map(context: Context) -> dict[str, Any] | None:
     """A drawing of dots, dots with a picture, names of classes, and what is to be seen in words."""
     sight, others = context.sight, context.pool or context.looked
-    if sight is None or sight.features is None or others is None:
+    if sight is None or others is None or others.features is None:
         return None
     known, classes = sight.known, context.classes
     limit = context.outlier_limit
@@ -93,7 +91,7 @@ def feature_map(context: Context) -> dict[str, Any] | None:
     parts = [(others, at), *([(known, np.arange(len(known.images)))] if known else [])]
     if sum(len(index) for _, index in parts) < LEAST:
         return None
-    places = layout(np.concatenate([_features(sight.features, *part) for part in parts]))
+    places = layout(np.concatenate([seen.features[index] for seen, index in parts if seen.features is not None]))
     if places is None:
         return None
     kinds = [*_kinds(others, at, limit), *["labelled"] * (len(places) - len(at))]
@@ -135,12 +133,6 @@ def _chosen(others: Seen, known: Seen | None, limit: OutlierLimit | None) -> NDA
     rest = np.setdiff1d(at, first)
     evenly = rest[np.linspace(0, len(rest) - 1, most - len(first)).astype(int)]
     return np.sort(np.concatenate([first, evenly]))
-
-
-def _features(features: Features, seen: Seen, index: NDArray[np.int64]) -> NDArray[np.float32]:
-    """In pieces, since a copy of many large images takes much memory."""
-    pieces = np.array_split(index, max(1, -(-len(index) // CHUNK)))
-    return np.concatenate([features(seen.images.pixels[piece]) for piece in pieces])
 
 
 def _kinds(seen: Seen, at: NDArray[np.int64], limit: OutlierLimit | None) -> list[str]:

@@ -18,7 +18,7 @@ from ebpl.labeling.label_errors import Labelled, labelled
 from ebpl.methods import get_method
 from ebpl.models import HybridModel
 from ebpl.models.outliers import SCORES, OutlierLimit, outlier_limit
-from ebpl.models.predictions import Predictions, predict, predict_with_features
+from ebpl.models.predictions import Predictions, predict_with_features
 from ebpl.runs import Run
 from ebpl.runs.reader import WEIGHTS, Stored, finite, leads_out
 
@@ -36,7 +36,6 @@ IMBALANCED = 3
 CHUNK = 2048
 
 Done = Callable[[int], None]
-Features = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -90,6 +89,8 @@ class Seen:
     """How many there are; more than `images` where not all were looked at."""
     caveat: str = ""
     """What to keep in mind about measures on these."""
+    features: NDArray[np.float32] | None = None
+    """What the heads of the model saw of each image."""
 
     @property
     def truth(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -121,8 +122,6 @@ class Sight:
     """What could not be looked at, or is not as it was in training."""
     known: Seen | None = None
     """Training images of the run with the labels that it was given, or some of many."""
-    features: Features | None = None
-    """What the heads of the model see of images (N, H, W, C)."""
     labelled: Labelled | None = None
     """Images whose labels the run uses, or some of many."""
 
@@ -216,13 +215,13 @@ def look(
         return replace(empty, notes=(f"{note} (If they have moved, give their place with --data.)",))
     device, dtype = device_and_dtype(run.settings.runtime)
     model = model.to(device)
-    empty = replace(empty, features=lambda pixels: predict_with_features(model, pixels, dtype)[1])
 
     def seen(what: str, part: Images, caveat: str = "", positions: NDArray[np.int64] | None = None) -> Seen:
         at = np.arange(len(part)) if positions is None else positions
         every = -(-len(part) // max(1, MOST_PROBABILITIES // len(classes)))
         shown = part.take(np.arange(0, len(part), every)) if every > 1 else part
-        return Seen(what, shown, _predictions(model, shown, dtype, done), at[:: max(1, every)], len(part), caveat)
+        predictions, features = _predictions(model, shown, dtype, done)
+        return Seen(what, shown, predictions, at[:: max(1, every)], len(part), caveat, features)
 
     if test is not None:
         return _changed(run, images, test, empty, seen)
@@ -234,7 +233,7 @@ def look(
     energies = None
     if need_energies and density:
         some = images.train.take(np.arange(0, len(images.train), max(1, len(images.train) // MOST_TRAINING)))
-        energies = np.sort(_predictions(model, some, dtype, done).energies)
+        energies = np.sort(_predictions(model, some, dtype, done)[0].energies)
     measured, looked = _parts(images, parts, seen)
     pool = looked if looked.what == UNLABELED_POOL else _pool(images.train, parts.unlabeled, seen)
     at = parts.labeled[:: max(1, -(-len(parts.labeled) // MOST_KNOWN))]
@@ -336,18 +335,18 @@ def _model(run: Run) -> tuple[HybridModel, dict[str, Any]]:
     return model, description
 
 
-def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> Predictions:
-    """Predictions in pieces, so that progress can be shown."""
-    found = []
-    for start in range(0, len(images), CHUNK):
-        found.append(predict(model, images.pixels[start : start + CHUNK], dtype))
-        done(len(found[-1].energies))
-    if not found:
-        return predict(model, images.pixels, dtype)
+def _predictions(model: HybridModel, images: Images, dtype: Any, done: Done) -> tuple[Predictions, NDArray[np.float32]]:
+    """Predictions and features in pieces, so that progress can be shown."""
+    found, features = [], []
+    for start in range(0, max(1, len(images)), CHUNK):
+        predicted, seen = predict_with_features(model, images.pixels[start : start + CHUNK], dtype)
+        found.append(predicted)
+        features.append(seen)
+        done(len(seen))
     probabilities = np.concatenate([part.probabilities for part in found])
     errors = [part.reconstruction_errors for part in found if part.reconstruction_errors is not None]
     energies = np.concatenate([part.energies for part in found])
-    return Predictions(probabilities, energies, np.concatenate(errors) if errors else None)
+    return Predictions(probabilities, energies, np.concatenate(errors) if errors else None), np.concatenate(features)
 
 
 def outlier_scores(seen: Seen, limit: OutlierLimit | None) -> NDArray[np.float64]:

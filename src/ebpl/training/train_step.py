@@ -15,7 +15,6 @@ from torch import Tensor
 from ebpl.config import Settings
 from ebpl.data.transforms import augment, randaugment, strongly_augment
 from ebpl.kernels import fast_network
-from ebpl.models.predictions import predict
 from ebpl.sampling import Langevin
 from ebpl.training.distributed import ALONE, Ranks
 from ebpl.training.losses import Loss, LossTerm, Outputs
@@ -133,10 +132,13 @@ class TrainStep:
 
     def expected_seconds(self) -> float:
         """About how long an update of a fine-tuned encoder takes, from how long a prediction does."""
-        some, begun = self.training_set.inputs[:TIMED], time.monotonic()
-        predict(self.state.predictor, some, self.dtype)
+        features, some = self.state.model.features, self.training_set.inputs[:TIMED]
+        begun = time.monotonic()
+        with torch.no_grad(), torch.autocast(some.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            for part in torch.split(some, features.batch):
+                features(features.scale(part)).cpu()
         predictions = sum(COSTS[stream] * size for stream, size in self.batch_sizes.items())
-        return predictions * (time.monotonic() - begun) / len(some) / self.state.model.features.predicted_views
+        return predictions * (time.monotonic() - begun) / len(some) / features.predicted_views
 
     # --- what terms make their views with ----------------------------------------------------------------------------
 
