@@ -1,7 +1,8 @@
 """Which score tells images of another kind? `python -m experiments.unseen FOLDER FOLDER...` measures it.
 
-The preset features is trained on each folder, with few labels. Its new images are then the test images of the same
-folder, which belong, and those of the other folders, which do not. A folder is as for `experiments.photos`.
+The preset features, or one that fine-tunes its encoder, is trained on each folder, with few labels. Its new images are
+then the test images of the same folder, which belong, and those of the other folders, which do not. A folder is as for
+`experiments.photos`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 import ebpl
 from ebpl.cli import guarded
 from ebpl.config import Settings
-from ebpl.config.presets import preset
+from ebpl.config.presets import FINE_TUNED, preset
 from ebpl.data.dataset import ImageSet
 from ebpl.encoders import encode_all, find_encoder, load_encoder
 from ebpl.errors import UsageError
@@ -36,14 +37,18 @@ from experiments.images import described, photographs, with_drawn_labels
 from experiments.outliers import auroc
 
 Floats = NDArray[np.float64]
+Inputs = Tensor | NDArray[np.uint8]
+"""The features of an encoder, or pixels for one that was fine-tuned."""
 Score = Callable[[Tensor], Floats]
 """High for images unlike the training images, from the features of an encoder."""
+LIMITS = {"energy": "training_energies", "reconstruction error": "training_reconstruction_errors"}
+"""Scores that a finished run can flag images by."""
 NEIGHBOR = 10
 LABELS, QUANTILE = 10, 0.99
 
 
 def scores(model: HybridModel, train: Tensor, labels: NDArray[np.int64]) -> dict[str, Score]:
-    """Ways to tell whether images belong to the training images, few of which have a label (-1: none)."""
+    """Other ways to tell whether images belong to the training images, few of which have a label (-1: none)."""
     said, features = predict_with_features(model, train)
     known = labels >= 0
     of_labels = fit_detector(features[known], labels[known])
@@ -62,39 +67,39 @@ def scores(model: HybridModel, train: Tensor, labels: NDArray[np.int64]) -> dict
         rows, others = (F.normalize(F.normalize(each) - center) for each in (images, train))
         return -(rows @ others.T).topk(NEIGHBOR).values[:, -1].double().numpy()
 
-    def error(images: Tensor) -> Floats:
-        found = predict(model, images).reconstruction_errors
-        assert found is not None
-        return found
-
     return {
-        "confidence": lambda images: -predict(model, images).confidences,
-        "energy": lambda images: predict(model, images).energies,
         "Mahalanobis distance": lambda images: of_labels.distances(components(images)),
         "relative Mahalanobis distance": relative,
         "nearest neighbours": neighbors,
-        "reconstruction error": error,
     }
 
 
-def measured(name: str, images: ImageSet, settings: Settings, test: Mapping[str, Tensor]) -> dict[str, Any]:
+def measured(name: str, images: ImageSet, settings: Settings, test: Mapping[str, Inputs]) -> dict[str, Any]:
     """For each score the AUROC on images of each other kind, and which share of all new images is flagged."""
-    assert settings.model.encoder is not None
-    labels = with_drawn_labels(images, settings).train.labels
     with tempfile.TemporaryDirectory() as folder:
         run = ebpl.train(images, settings, run=Path(folder) / "run")
         model, result = run.load_model()[0], run.metrics()
-    train = torch.from_numpy(load_encoder(settings.model.encoder).encode(images.train.pixels))
-    found = {}
-    for score, of in scores(model, train, labels).items():
-        values = {kind: of(each) for kind, each in test.items()}
-        found[score] = {kind: auroc(values[name], each) for kind, each in values.items() if kind != name}
-    limits = {"energy": "training_energies", "reconstruction error": "training_reconstruction_errors"}
+    said = {kind: predict(model, each) for kind, each in test.items()}
+    values: dict[str, dict[str, Floats]] = {
+        "confidence": {kind: -each.confidences for kind, each in said.items()},
+        "energy": {kind: each.energies for kind, each in said.items()},
+    }
+    if settings.model.frozen_encoder:
+        train = torch.from_numpy(load_encoder(settings.model.frozen_encoder).encode(images.train.pixels))
+        labels = with_drawn_labels(images, settings).train.labels
+        for score, of in scores(model, train, labels).items():
+            values[score] = {kind: of(each) for kind, each in test.items() if isinstance(each, Tensor)}
+    errors = {kind: each.reconstruction_errors for kind, each in said.items()}
+    values["reconstruction error"] = {kind: each for kind, each in errors.items() if each is not None}
+    found = {
+        score: {kind: auroc(each[name], others) for kind, others in each.items() if kind != name}
+        for score, each in values.items()
+    }
     flagged: dict[str, dict[str, float]] = {}
-    for score, entry in limits.items():
+    for score, entry in LIMITS.items():
         limit = outlier_limit({entry: result[entry]}, QUANTILE)
         assert limit is not None
-        flagged[score] = {kind: float(limit.exceeded(predict(model, each)).mean()) for kind, each in test.items()}
+        flagged[score] = {kind: float(limit.exceeded(each).mean()) for kind, each in said.items()}
     return {"auroc": found, "flagged": flagged, "accuracy": result["metrics"]["accuracy"]}
 
 
@@ -104,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--seeds", default="3-7")
     parser.add_argument("--encoder", default="efficientnet_lite0")
+    parser.add_argument("--fine-tune", choices=["none", *FINE_TUNED], default="none", help="what of it learns too")
+    parser.add_argument("--at-most", type=int, metavar="N", help="of more test images of a folder, take so many")
     parser.add_argument("--results", type=Path, default=Path("results/unseen"), metavar="DIR")
     options = parser.parse_args(arguments)
     return guarded(lambda: _main(options), "experiments.unseen")
@@ -114,20 +121,28 @@ def _main(options: argparse.Namespace) -> int:
         raise UsageError("Give at least two folders: images of one are unseen for a model of the other.")
     encoder = find_encoder(options.encoder)
 
-    test: dict[str, Tensor] = {}
+    name = FINE_TUNED.get(options.fine_tune, "features")
+    chosen = preset(name, {"model.encoder": options.encoder}, labels_per_class=LABELS, validation_fraction=0.0)
+    if name != "features":
+        chosen = chosen.changed({"model.fine_tune": options.fine_tune})
+
+    test: dict[str, Inputs] = {}
     for folder in options.folders:  # all are encoded first; pixels of one folder at a time are in memory
         images = photographs(folder, encoder.size)
-        encode_all(images, options.encoder, terminal_progress())
         assert images.test is not None
-        test[images.name] = torch.from_numpy(load_encoder(options.encoder).encode(images.test.pixels))
+        every = -(-len(images.test) // options.at_most) if options.at_most else 1
+        pixels = images.test.pixels[::every]
+        encode_all(images, chosen.model.frozen_encoder, terminal_progress())
+        frozen = chosen.model.frozen_encoder
+        test[images.name] = torch.from_numpy(load_encoder(frozen).encode(pixels)) if frozen else pixels.copy()
     for folder in options.folders:
         images = photographs(folder, encoder.size)
         for seed in parse_seeds(options.seeds):
-            path = options.results / f"{images.name}-{Path(options.encoder).stem}-seed{seed}.json"
+            learns = "" if name == "features" else f"-fine-tuned-{options.fine_tune}"
+            path = options.results / f"{images.name}-{Path(options.encoder).stem}{learns}-seed{seed}.json"
             if path.is_file():
                 continue
-            chosen = preset("features", labels_per_class=LABELS, validation_fraction=0.0, seed=seed)
-            settings = chosen.changed({"model.encoder": options.encoder})
+            settings = chosen.changed(seed=seed)
             record = {
                 **described(images, settings),
                 "labels_per_class": LABELS,

@@ -13,14 +13,8 @@ from ebpl.models import Architecture
 from experiments import unseen
 from tests.encoders.helpers import photographs, small
 
-NAMES = {
-    "confidence",
-    "energy",
-    "Mahalanobis distance",
-    "relative Mahalanobis distance",
-    "nearest neighbours",
-    "reconstruction error",
-}
+OF_MODELS = {"confidence", "energy", "reconstruction error"}
+OF_FEATURES = {"Mahalanobis distance", "relative Mahalanobis distance", "nearest neighbours"}
 
 
 def folder(photograph: int) -> Path:
@@ -41,13 +35,28 @@ def test_a_palace_is_unseen_for_a_model_of_flowers(capsys: pytest.CaptureFixture
     records = [json.loads(path.read_text()) for path in sorted(Path("found").glob("*.json"))]
     assert [each["data"]["name"] for each in records] == ["photograph0", "photograph1"]
     for each, other in zip(records, ("photograph1", "photograph0"), strict=True):
-        assert set(each["auroc"]) == NAMES
+        assert set(each["auroc"]) == OF_MODELS | OF_FEATURES
         assert all(list(values) == [other] for values in each["auroc"].values())
         assert each["auroc"]["reconstruction error"][other] > 0.9
         assert set(each["flagged"]["reconstruction error"]) == {"photograph0", "photograph1"}
     capsys.readouterr()
     assert unseen.main(arguments) == 0  # no record is made twice
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_encoder_is_measured_on_some_of_the_pixels() -> None:
+    folders, encoder = [str(folder(0)), str(folder(1))], small(size=32).info.name
+    more = ["--fine-tune", "end", "--at-most", "8", "--seeds", "3", "--encoder", encoder, "--results", "found"]
+    assert unseen.main([*folders, *more]) == 0
+    (path,) = Path("found").glob("photograph0-*")
+    assert path.stem.endswith("-fine-tuned-end-seed3")
+    record = json.loads(path.read_text())
+    assert record["settings"]["model.fine_tune"] == "end"
+    assert set(record["auroc"]) == OF_MODELS
+    assert record["flagged"]["energy"]["photograph1"] * 7 == pytest.approx(
+        round(record["flagged"]["energy"]["photograph1"] * 7)
+    )
 
 
 def test_one_folder_is_not_enough(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +75,8 @@ def test_scores_are_high_for_rows_of_another_kind() -> None:
     train = model.features.prepare(packed(rows))
     model.features.fit(train)
     found = unseen.scores(model, train, np.where(np.arange(90) < 30, labels, -1))
-    assert set(found) == NAMES
-    for name in ("nearest neighbours", "reconstruction error"):
-        assert unseen.auroc(found[name](train), found[name](others)) > 0.95
+    assert set(found) == OF_FEATURES
+    assert unseen.auroc(found["nearest neighbours"](train), found["nearest neighbours"](others)) > 0.95
 
 
 def test_the_auroc_is_how_often_the_other_kind_has_the_higher_score() -> None:

@@ -13,7 +13,15 @@ PAGE = (ROOT / "docs/how-to/outliers.md").read_text("utf-8")
 
 def record(name: str, other: str, energy: float, error: float) -> str:
     auroc = {"energy": {other: energy}, unseen.SCORE: {other: error}}
-    return json.dumps({"data": {"name": name}, "auroc": auroc, "flagged": {unseen.SCORE: {name: 0.01, other: error}}})
+    settings = {"model.fine_tune": "none"}
+    return json.dumps(
+        {
+            "data": {"name": name},
+            "settings": settings,
+            "auroc": auroc,
+            "flagged": {unseen.SCORE: {name: 0.01, other: error}},
+        }
+    )
 
 
 def test_each_row_is_the_mean_over_the_seeds_of_training_data_and_other_data() -> None:
