@@ -25,7 +25,7 @@ def scores(root: Path) -> str:
         groups.setdefault((record["data"]["name"], learns), []).append(record)
     names = list(dict.fromkeys(name for seeds in groups.values() for each in seeds for name in each["auroc"]))
     lines = []
-    for (data, learns), seeds in sorted(groups.items(), key=lambda group: group[0][::-1]):
+    for (data, learns), seeds in sorted(groups.items(), key=lambda group: group[0][1]):
         for other in sorted(seeds[0]["flagged"][SCORE], key=lambda name: (name != data, name)):
             known = seeds[0]["auroc"] if other != data else {}
             found = [_shown([each["auroc"][name][other] for each in seeds]) if name in known else "" for name in names]

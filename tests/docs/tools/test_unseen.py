@@ -48,14 +48,17 @@ def test_seeds_that_no_choice_has_seen_were_measured() -> None:
 
 
 def test_what_the_page_says_of_the_scores_is_true() -> None:
-    assert "The energy of the head is worse than chance where the model was trained on Intel scenes or TrashNet" in PAGE
-    assert "On PBC it is better, but still far behind the reconstruction error" in PAGE
+    assert "worse than chance where the model was trained on Intel scenes, and for scenes where it was trained on" in PAGE
+    assert "On PBC it is far better, but behind the reconstruction error" in PAGE
     pairs = [(each, other) for each in RECORDS for other in each["auroc"]["energy"]]
     energies: dict[tuple[str, str], list[float]] = {}
     for each, other in pairs:
         energies.setdefault((each["data"]["name"], other), []).append(each["auroc"]["energy"][other])
-    for (data, _), values in energies.items():
-        assert 0.6 < fmean(values) < 0.9 if data == "pbc" else fmean(values) < 0.5
+    for (data, other), values in energies.items():
+        if data == "pbc":
+            assert fmean(values) > 0.8
+        elif "intel" in (data, other):
+            assert fmean(values) < 0.5
     for each, other in pairs:
         found = {score: values[other] for score, values in each["auroc"].items()}
         assert found[unseen.SCORE] > max(0.99, found["energy"])
