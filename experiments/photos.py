@@ -1,7 +1,7 @@
 """Why not a pretrained network and logistic regression? `python -m experiments.photos FOLDER...` measures it.
 
 On the features of one frozen encoder, with the same few labels: logistic regression and nearest neighbours, label
-spreading and self-training of scikit-learn, and EBPL; and EBPL that fine-tunes the encoder, or learns from nothing.
+spreading and self-training of scikit-learn, and EBPL; and EBPL that fine-tunes the encoder, or learns from scratch.
 Ways that a record lacks are added to it. A folder holds class folders, split into train and test, all labelled; what is
 not drawn as a label is treated as unlabelled.
 """
@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 Answer = Callable[[Floats, NDArray[np.int64], Floats], Floats]
 """Probabilities for the last rows, from rows with a label (-1: unlabelled)."""
 SMALL = 32
-"""Pixels of images that are learned from nothing."""
+"""Pixels of images that are learned from scratch."""
 LENGTH = 10.0
 """Of a feature vector: regularisation is chosen from powers of ten around what suits it."""
 
@@ -104,12 +104,12 @@ PROBES: dict[str, Answer] = {
     "label spreading": label_spreading,
     "self-training": self_training,
 }
-ON_FEATURES, LAST_BLOCK, FROM_NOTHING = "EBPL on features", "EBPL with the last block fine-tuned", "EBPL from nothing"
+ON_FEATURES, LAST_BLOCK, FROM_SCRATCH = "EBPL on features", "EBPL with the last block fine-tuned", "EBPL from scratch"
 TRAINED = {
     ON_FEATURES: "features",
     LAST_BLOCK: "fine-tuned-end",
     "EBPL fine-tuned": "fine-tuned",
-    FROM_NOTHING: "quick",
+    FROM_SCRATCH: "quick",
 }
 """What is trained by EBPL, with its preset."""
 METHODS = {
@@ -117,7 +117,7 @@ METHODS = {
     "features": [ON_FEATURES],
     "fine-tuned-end": [LAST_BLOCK],
     "fine-tuned": ["EBPL fine-tuned"],
-    "from-nothing": [FROM_NOTHING],
+    "from-scratch": [FROM_SCRATCH],
 }
 """Ways to learn by the words of the command line."""
 RECOMMENDED = "EBPL as recommended"
@@ -282,8 +282,8 @@ def _main(options: argparse.Namespace) -> int:
                 probes = [way for way in missing if way in PROBES]
                 found = probed(images, preset("features", named), probes)
                 for way in (way for way in missing if way in TRAINED):
-                    chosen = preset(TRAINED[way], common if way == FROM_NOTHING else named).changed(dict(options.set))
-                    found[way] = trained(at_size(SMALL if way == FROM_NOTHING else encoder.size), chosen)
+                    chosen = preset(TRAINED[way], common if way == FROM_SCRATCH else named).changed(dict(options.set))
+                    found[way] = trained(at_size(SMALL if way == FROM_SCRATCH else encoder.size), chosen)
                     record.setdefault("trained", {})[way] = described(images, chosen)
                 if found:
                     record["methods"] |= found

@@ -319,7 +319,7 @@ def test_a_larger_size_is_recommended_with_a_command_that_uses_it(
     assert larger.suggestion is not None
     assert larger.suggestion.command.endswith("--image-size 128")
     assert main(["inspect", "photos", "--no-timing"]) == 0
-    assert "Learn from nothing at 128 x 128 pixels. Detail tells." in capsys.readouterr().out
+    assert "Learn from scratch at 128 x 128 pixels. Detail tells." in capsys.readouterr().out
     assert main(["inspect", "photos", "--no-timing", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["recommendation"]
     assert (told["image_size"], told["size_accuracies"]) == (128, {"32": 0.5, "128": 1.0})

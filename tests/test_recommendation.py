@@ -97,7 +97,7 @@ def test_an_encoder_is_recommended_where_it_sees_what_colors_and_textures_do_not
     }  # fmt: skip
 
 
-def test_learning_from_nothing_is_recommended_where_colors_tell_as_much() -> None:
+def test_learning_from_scratch_is_recommended_where_colors_tell_as_much() -> None:
     found = recommend(striped_folder(colored=True), default_settings())
     assert (found.preset, found.encoder, found.image_size) == (PLAIN, None, None)
     assert found.encoder_accuracy is not None
@@ -150,7 +150,7 @@ def test_larger_images_are_recommended_on_a_gpu_where_detail_tells(gpu: None, mo
     assert "is not installed" in found.reason
     assert "100 % at 128; 3 points more are reason for larger images" in found.reason
     assert "--fine-tune" not in found.line("best")
-    assert found.line("best").startswith(f"preset {PLAIN}, from nothing at 128 x 128 pixels: ")
+    assert found.line("best").startswith(f"preset {PLAIN}, from scratch at 128 x 128 pixels: ")
     assert settings_for("photos") == (default_settings(), 128)
     assert recommend("photos", default_settings(), image_size=96).size_accuracies is None  # it was chosen
 
@@ -161,7 +161,7 @@ def test_images_stay_small_where_detail_tells_nothing_more(gpu: None) -> None:
     assert (found.encoder, found.image_size) == (None, None)
     assert found.size_accuracies is not None
     assert "would be reason to use the encoder. Colours and textures reach" in found.reason
-    assert ", from nothing: " in found.line("best")
+    assert ", from scratch: " in found.line("best")
 
 
 def test_an_encoder_goes_before_a_larger_size(gpu: None) -> None:
@@ -185,7 +185,7 @@ def test_training_reads_images_at_the_recommended_size(gpu: None, monkeypatch: p
     run = ebpl.train(striped_folder(), run="run", progress=heard, set={**short, "sgld.buffer_size": 8})
     assert run.source["image_size"] == 128
     assert run.load_model()[0].architecture.options == {"depth": 10, "width": 1, "stages": 5}
-    assert any("from nothing at 128 x 128 pixels" in line for line in heard.said)
+    assert any("from scratch at 128 x 128 pixels" in line for line in heard.said)
 
 
 def test_arrays_are_compared_as_they_are() -> None:
@@ -285,14 +285,14 @@ def test_training_takes_the_recommendation_and_says_so_in_a_line() -> None:
     (line,) = [text for text in heard.said if text.startswith("preset")]
     assert line.startswith("preset features: By cross-validation on 20 labels")
     assert "--fine-tune end lets the encoder's last block learn too" in line
-    assert f"--preset {PLAIN} learns from nothing" in line
+    assert f"--preset {PLAIN} learns from scratch" in line
     heard = Heard()
     plain = ebpl.train(
         class_folders(Path("pets")), run="plain", progress=heard, epochs=1, pseudo_labels="none", sgld__steps=1
     )
     assert not plain.settings.model.encoder
     (line,) = [text for text in heard.said if text.startswith("preset")]
-    assert line.startswith(f"preset {PLAIN}, from nothing: The images are no larger")
+    assert line.startswith(f"preset {PLAIN}, from scratch: The images are no larger")
 
 
 def test_features_of_the_comparison_are_used_by_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """What features of images tell of their classes, in a moment: logistic regression, cross-validated on the labels.
 
-Plain colours and textures stand for what anything that learns from nothing finds as well, and those of larger images
+Plain colours and textures stand for what anything that learns from scratch finds as well, and those of larger images
 for what it finds in more detail. The class mix of unlabelled images can be told as far as features tell classes.
 """
 
@@ -26,7 +26,7 @@ from ebpl.training.probe import fit_probe, logistic_regression, stratified_folds
 PLAIN_SIZE, GRIDS = 32, (1, 2, 4)
 """Height and width at which colours and textures are looked at, and the cells a side that they are averaged over."""
 SIZES = (64, 128)
-"""Larger heights and widths that images can be learned at from nothing."""
+"""Larger heights and widths that images can be learned at from scratch."""
 DETAIL = 0.03
 """How much accuracy colours and textures must gain by the detail of a larger size. With 10 and 25 labels a class it was
 0.04 to 0.09 on cells of 128 pixels, and -0.03 to 0.02 on photographs of rubbish."""

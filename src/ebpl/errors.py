@@ -57,7 +57,7 @@ def _reason(error: Exception) -> str:
 
 
 class DivergedError(EbplError):
-    """Training that ran away more often than the guard was allowed to heal."""
+    """Training diverged again after the last recovery that the settings allow."""
 
     exit_code = 5
 

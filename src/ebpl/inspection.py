@@ -151,8 +151,8 @@ def inspect(
 ) -> Inspection:
     """Look at whatever `ebpl.load` takes: what it holds, what is wrong with it, and how to train on it here.
 
-    Where images are larger than 64 pixels, a pretrained encoder is compared with learning from nothing, which encodes
-    up to 300 labelled images and shows it on `progress`; with a GPU, so are sizes to learn at from nothing. With
+    Where images are larger than 64 pixels, a pretrained encoder is compared with learning from scratch, which encodes
+    up to 300 labelled images and shows it on `progress`; with a GPU, so are sizes to learn at from scratch. With
     `timing` a few updates are trained to estimate the time of a training, which takes a few seconds. Files that cannot
     be read are listed and stop nothing.
 

@@ -2,7 +2,7 @@
 
 A pretrained encoder helps with images that are like those it was trained on. Whether they are is found out by
 cross-validation on the labels: its features are compared with plain colours and textures, which any network finds that
-learns from nothing. So is whether its last block should learn too, and whether learning from nothing needs larger
+learns from scratch. So is whether its last block should learn too, and whether learning from scratch needs larger
 images than 32 x 32, on a GPU.
 """
 
@@ -46,7 +46,7 @@ from ebpl.training.probe import square_roots_suit
 PRESET, FINE_TUNED = "features", named.FINE_TUNED["end"]
 """The presets that learn on the features of an encoder, and that let its last block learn too."""
 MARGINS = {"quick": 0.1, "best": 0.17}
-"""How far features must be ahead of colours and textures, by the preset that would learn from nothing. With 10 labels
+"""How far features must be ahead of colours and textures, by the preset that would learn from scratch. With 10 labels
 a class it was 0.18 to 0.46 on photographs, where `quick` loses 30 points, and 0.16 to 0.20 on cells of 128 pixels,
 three seeds each."""
 ENCODING = {"cpu": 0.03, "cuda": 0.005}
@@ -55,7 +55,7 @@ VIEWS = 3.0
 """Computing the views of an image takes so many times as long as encoding it."""
 MOST_VIEWS = 20_000
 """Training images whose views are recommended to be computed: half an hour on a CPU, 3 GB of memory."""
-COMPARED = "compare an encoder with learning from nothing"
+COMPARED = "compare an encoder with learning from scratch"
 PATIENCE = 2.0
 """Seconds of silence before a bar is shown."""
 
@@ -66,7 +66,7 @@ class Recommendation:
 
     preset: str
     encoder: str | None
-    """None: from nothing."""
+    """None: from scratch."""
     image_size: int | None
     """Height and width that image files are to be read at; None: as they are read without a recommendation."""
     reason: str
@@ -100,9 +100,9 @@ class Recommendation:
     def line(self, otherwise: str) -> str:
         """All of it in a line; `otherwise` is the preset that is the alternative."""
         if self.encoder:
-            return f"preset {self.preset}: {self.reason} {self.other} --preset {otherwise} learns from nothing instead."
+            return f"preset {self.preset}: {self.reason} {self.other} --preset {otherwise} learns from scratch instead."
         size = f" at {self.image_size} x {self.image_size} pixels" if self.size_accuracies and self.image_size else ""
-        return f"preset {self.preset}, from nothing{size}: {self.reason} --preset {PRESET} uses an encoder instead."
+        return f"preset {self.preset}, from scratch{size}: {self.reason} --preset {PRESET} uses an encoder instead."
 
 
 def settings_for(
@@ -177,7 +177,7 @@ def recommend(
     progress: Progress | None = None,
 ) -> Recommendation:
     """Whether to learn on the features of the default encoder, to let its last block learn too, or, as `settings` do,
-    to learn from nothing, and at which size.
+    to learn from scratch, and at which size.
 
     `data` are image files or an `ImageSet`; `side` is the length of the longer side of most, where it is known. Data
     that cannot be trained on is an error.
@@ -204,7 +204,7 @@ def recommend(
     if counts.min() < 2:
         name = source.images.classes[int(counts.argmin())]
         return nothing(
-            f"Class {name} has a single label; comparing an encoder with learning from nothing takes two of each."
+            f"Class {name} has a single label; comparing an encoder with learning from scratch takes two of each."
         )
     why = _not_comparable(source, info, time_limit)
     sizes = listing(data) is not None and image_size is None and choose_device(settings.runtime).type == "cuda"
@@ -215,7 +215,7 @@ def recommend(
     images = source.read(sample, skip_unreadable, shown)
     reading = (time.monotonic() - begun) / len(sample)
     if len(images.classes) < 2 or np.bincount(images.train.labels).min() < 2:
-        return nothing("Too few of the labelled images can be read to compare an encoder with learning from nothing.")
+        return nothing("Too few of the labelled images can be read to compare an encoder with learning from scratch.")
     found = nothing(why) if why else _compared_with_encoder(nothing(""), info, images, settings, shown)
     if found.encoder:
         found = replace(found, image_size=image_size or source.size, reading=reading)
@@ -226,13 +226,13 @@ def recommend(
 def _compared_with_encoder(
     nothing: Recommendation, info: EncoderInfo, images: ImageSet, settings: Settings, shown: Shown
 ) -> Recommendation:
-    """The recommendation to learn from nothing or, if its features are ahead, on those of the encoder."""
+    """The recommendation to learn from scratch or, if its features are ahead, on those of the encoder."""
     labels = images.train.labels
     try:
         encoder = load_encoder(info.name, fastest_device())
         features = encoded_by(encoder, images.train.pixels, shown)
     except EbplError as error:
-        return replace(nothing, reason=f"{info.name} could not be compared with learning from nothing. {error}")
+        return replace(nothing, reason=f"{info.name} could not be compared with learning from scratch. {error}")
     rows = [components_of(encoder, features, settings, root) for root in (False, True)]
     square_root = square_roots_suit(lambda root: rows[root], labels, settings.seed)
     accuracy, plain = (
@@ -268,7 +268,7 @@ def _with_last_block(found: Recommendation) -> Recommendation:
 
 
 def _with_size(found: Recommendation, images: ImageSet, largest: float, seed: int) -> Recommendation:
-    """The recommendation to learn from nothing with the size that suits images which are no larger than this."""
+    """The recommendation to learn from scratch with the size that suits images which are no larger than this."""
     by_size = accuracy_by_size(images.train.pixels, images.train.labels, largest, seed)
     size, plain = size_for(by_size), by_size[PLAIN_SIZE]
     others = [f"{accuracy * 100:.0f} % at {size}" for size, accuracy in by_size.items() if size > PLAIN_SIZE]
@@ -302,10 +302,10 @@ class Shown:
 
 
 def _not_comparable(source: LazyImages, info: EncoderInfo, time_limit: float | None) -> str | None:
-    """Why the encoder cannot be compared with learning from nothing, if it cannot."""
+    """Why the encoder cannot be compared with learning from scratch, if it cannot."""
     if info.path is None:
         return (
-            f"{info.name} is not installed, so it could not be compared with learning from nothing; "
+            f"{info.name} is not installed, so it could not be compared with learning from scratch; "
             f"{info.install} installs it."
         )
     needed = source.count * ENCODING[fastest_device()]

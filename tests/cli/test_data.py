@@ -408,4 +408,4 @@ def test_the_recommendation_is_printed_with_both_numbers(
     assert told["plain_accuracy"] == found.plain_accuracy
     good_folder(Path("pets"))
     assert main(["inspect", "pets", "--no-timing"]) == 0
-    assert "Learn from nothing. The images are no larger than 64 x 64 pixels" in capsys.readouterr().out
+    assert "Learn from scratch. The images are no larger than 64 x 64 pixels" in capsys.readouterr().out

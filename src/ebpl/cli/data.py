@@ -339,7 +339,7 @@ def _advice(found: Inspection) -> list[str]:
     suggestion, recommended = found.suggestion, found.recommendation
     if suggestion is None or recommended is None:
         return ["It cannot be trained on as it is."]
-    how = f"on the features of {recommended.encoder}" if recommended.encoder else "from nothing"
+    how = f"on the features of {recommended.encoder}" if recommended.encoder else "from scratch"
     if recommended.preset == FINE_TUNED:
         how += ", whose last block learns too"
     if recommended.size_accuracies and (size := recommended.image_size):

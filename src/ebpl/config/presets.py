@@ -76,8 +76,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "best": _BEST,
     # Like best, with an energy of weight 1 and no penalty: a likelihood, if the chains keep up with it. For that they
     # start from a Gaussian fitted to the images and take twice the steps, and the rate is a third of best's and falls
-    # to a tenth. Images are clamped like samples: their noise would take them where no sample can be. With half the
-    # mixup it was better calibrated on validation images of Blood.
+    # to three tenths of that. Images are clamped like samples: their noise would take them where no sample can be. With
+    # half the mixup it was better calibrated on validation images of Blood.
     "generative": {
         **{name: value for name, value in _BEST.items() if not name.startswith("energy.")},
         "data.mixup_probability": 0.25,

@@ -27,7 +27,7 @@ def test_the_tables_hold_what_the_repository_shows_elsewhere() -> None:
 def test_the_table_of_digits_has_five_seeds_and_says_what_it_ran_on() -> None:
     lines = results.table(ROOT, "digits").splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:7]] == ["0", "1", "2", "3", "4"]
-    assert "CPU threads" in lines[-1]
+    assert "1 CPU thread;" in lines[-1]
 
 
 def test_the_training_time_of_every_preset_is_there_or_said_to_be_missing() -> None:

@@ -48,7 +48,9 @@ def test_seeds_that_no_choice_has_seen_were_measured() -> None:
 
 
 def test_what_the_page_says_of_the_scores_is_true() -> None:
-    assert "worse than chance where the model was trained on Intel scenes, and for scenes where it was trained on" in PAGE
+    assert (
+        "worse than chance where the model was trained on Intel scenes, and for scenes where it was trained on" in PAGE
+    )
     assert "On PBC it is far better, but behind the reconstruction error" in PAGE
     pairs = [(each, other) for each in RECORDS for other in each["auroc"]["energy"]]
     energies: dict[tuple[str, str], list[float]] = {}
