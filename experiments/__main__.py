@@ -182,15 +182,13 @@ def _train(options: argparse.Namespace, chosen: list[Cell], settings: Settings, 
     """Train the cells that are missing, here or on a cluster."""
     from ebpl.terminal import terminal_progresses
     from experiments.ablation import AS_IT_IS, name_of
-    from experiments.reproduce import Reproduction, retired_reason
+    from experiments.reproduce import Reproduction
 
     deadline = time.monotonic() + options.time_limit
     places = (results, Path(options.runs), terminal_progresses, _say, _data_dir(options))
     work = Reproduction(chosen, *places, deadline, at_once=options.at_once)
     if options.experiment == "ablation":  # of whose variants no single images are shown
         work.detailed = [cell for cell in chosen if name_of(cell, settings) == AS_IT_IS]
-    if gone := [cell for cell in work.missing() if cell.retired and options.variants]:
-        raise UsageError(f"The variant {name_of(gone[0], settings)!r} cannot be trained: {retired_reason(gone[0])}")
     with _continuable():
         if options.ray:
             from experiments.cluster import reproduce_on

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from ebpl.config import Settings
-from ebpl.config.compat import RETIRED
 from ebpl.config.presets import PRESETS, preset
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.terminal import markdown_table
@@ -44,9 +43,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no color jitter": {"data.color_jitter": 0.0},
     "no mixup": {"data.mixup_probability": 0.0},
     "mixup of all images": {"data.mixup_probability": 1.0},
-    "mixup of true labels only": {"mixed": "labeled"},
-    "mixup of true labels only, temperature 0.9": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 0.9},
-    "mixup of true labels only, temperature 1": {"mixed": "labeled", "curriculum.pseudo_label_temperature": 1.0},
     "no fixed fraction of true labels": {"curriculum.labeled_batch_fraction": 0.0},
     "half of a batch with true labels": {"curriculum.labeled_batch_fraction": 0.5},
     "no calibration holdout": {"curriculum.calibration_holdout": 0.0},
@@ -68,7 +64,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as long as the preset": {name: PRESETS["best"][name] for name in SHORT},
     "no augmentation": {"data.augment": "none"},
     "shifts of two pixels": {"data.max_shift": 2},
-    "strong augmentation of half of the classified images": {"strong": 0.5},
     "no weight averaging": {"optim.ema_decay": 0.0},
     "cosine learning rate": {"optim.final_lr_factor": 0.1},
     "no warm-up": {"optim.warmup_updates": 0},
@@ -99,13 +94,9 @@ def base(changes: Mapping[str, Any] | None = None) -> Settings:
 
 
 def cell_of(data: str, settings: Settings, name: str, seed: int) -> Cell:
-    """The cell of a variant of these settings.
-
-    Settings that this version no longer has are kept beside the others, so that records of such a variant are found.
-    """
+    """The cell of a variant of these settings."""
     changes = {key: value(settings) if callable(value) else value for key, value in VARIANTS[name].items()}
-    gone = {key: changes.pop(key) for key in list(changes) if key in RETIRED}
-    return Cell(data, settings.changed(changes, seed=seed), tuple(sorted(gone.items())))
+    return Cell(data, settings.changed(changes, seed=seed))
 
 
 def rows(cells: Sequence[Cell], records: Sequence[Record], settings: Settings) -> Rows:

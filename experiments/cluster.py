@@ -36,8 +36,7 @@ def reproduce_on(address: str, work: Reproduction, gpus: float | None = None) ->
             gpus = 1.0 if ray.cluster_resources().get("GPU") else 0.0
         task = ray.remote(max_retries=RETRIES, num_gpus=gpus)(run_family)
         waiting = {}
-        work.leave_out_retired()
-        for family in families([cell for cell in work.missing() if not cell.retired]):
+        for family in families(work.missing()):
             waiting[task.remote(family, str(data_dir) if data_dir else None, str(runs))] = family
         done = 0
         work.say(f"{len(waiting)} tasks for {len(work.missing())} missing cells")

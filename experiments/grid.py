@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ebpl.calibration import holdout_counts
 from ebpl.config import Settings
@@ -13,7 +12,7 @@ from ebpl.data import BENCHMARK_NAMES
 from ebpl.data.benchmarks import labels_of
 from ebpl.errors import UsageError, did_you_mean
 from ebpl.methods import get_method, method_names
-from experiments.results_store import DIVERGENCE, RETIRED_STEP_SETTINGS, Record, identity, recovered
+from experiments.results_store import DIVERGENCE, Record, identity, recovered
 
 PSEUDO_LABELS = ("none", "hard", "soft")
 PAPER_METHODS = ("curriculum-labeling", "ebpl")
@@ -30,7 +29,6 @@ LEAST_SEEDS = 3
 FEW_LABELS = (1, 2, 3, 4, 5)
 LENGTH_OF_STEPS = {"curriculum.steps", "curriculum.epochs"}
 """Without effect where there are no pseudo-labels."""
-Retired = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,11 @@ class Cell:
 
     data: str
     settings: Settings
-    retired: Retired = ()
-    """Settings of version 0.1 that are gone: records of such a cell can be shown, but not made any more."""
 
     def __post_init__(self) -> None:
         settings = self.settings
         if settings.curriculum.pseudo_labels == "none":  # how they would have been made is without effect
             settings = without_steps(settings)
-            kept = tuple(pair for pair in self.retired if pair[0] not in RETIRED_STEP_SETTINGS)
-            object.__setattr__(self, "retired", kept)
         if settings.curriculum.calibration_holdout and not self._holds_labels_out():
             settings = settings.changed({"curriculum.calibration_holdout": 0.0})
         object.__setattr__(self, "settings", settings)
@@ -64,7 +58,7 @@ class Cell:
     @property
     def trunk(self) -> Cell:
         """The cell without pseudo-labels whose initial training this one shares."""
-        return Cell(self.data, self.settings.changed(pseudo_labels="none"), self.retired)
+        return Cell(self.data, self.settings.changed(pseudo_labels="none"))
 
     def is_in(self, record: Record) -> bool:
         """Whether the record is of this cell.
@@ -80,7 +74,7 @@ class Cell:
         held_out = {} if record.get("result", {}).get("check") else {"curriculum.calibration_holdout": 0.0}
         mine, other = (
             {name: value for name, value in identity(settings).items() if name not in ignored}
-            for settings in (self.settings.to_dict() | dict(self.retired), {**record["settings"], **held_out})
+            for settings in (self.settings.to_dict(), {**record["settings"], **held_out})
         )
         return mine == other
 

@@ -51,14 +51,6 @@ def clear_half(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def retired_reason(cell: Cell) -> str:
-    """Why a cell cannot be trained any more."""
-    settings = ", ".join(f"{name} = {value}" for name, value in cell.retired)
-    return (
-        f"it needs {settings}, which this version no longer has. Version 0.1 can train it; its records are still shown."
-    )
-
-
 @dataclass
 class Reproduction:
     """Cells to train, where their records and run directories are, and how long it may take."""
@@ -88,9 +80,8 @@ class Reproduction:
 
     def run(self) -> bool:
         """Train what is missing; False if the time was over before all was done."""
-        self.leave_out_retired()
         self._tell()
-        for data, group in groupby([cell for cell in self.missing() if not cell.retired], lambda cell: cell.data):
+        for data, group in groupby(self.missing(), lambda cell: cell.data):
             family = list(group)
             if time.monotonic() >= self.deadline:
                 return False
@@ -105,13 +96,6 @@ class Reproduction:
             self._train([cell for cell in trunks if self._wanted(cell, family, images)], images)
             self._train([cell for cell in family if cell != cell.trunk and cell not in self.failures], images)
         return not [cell for cell in self.missing() if cell not in self.failures]
-
-    def leave_out_retired(self) -> None:
-        """What needs settings of an older version cannot be trained, and does not keep the rest from being trained."""
-        for cell in self.missing():
-            if cell.retired:
-                self.failures[cell] = retired_reason(cell)
-                self.say(f"{cell} is left out: {self.failures[cell]}")
 
     def _wanted(self, trunk: Cell, family: Sequence[Cell], images: ImageSet) -> bool:
         """Whether a cell without pseudo-labels is missing itself, or to be branched from and not there."""

@@ -36,8 +36,6 @@ INCIDENTAL = {"runtime.checkpoint_seconds", "runtime.tensorboard", "runtime.devi
 """Where and how often a run was written does not change what it computes."""
 DIVERGENCE = {name for name, setting in fields().items() if setting.group == "divergence"}
 """Without effect on a run that did not have to recover."""
-RETIRED_STEP_SETTINGS = {"mixed"}
-"""Settings of version 0.1 that are gone and were without effect before the first curriculum step."""
 _DEFAULTS = Settings().to_dict()
 _FIRST_NAMES = {new: old for old, new in OLD_NAMES.items()}
 _STORED = "as stored"
@@ -145,7 +143,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     whole = {**_DEFAULTS, **settings}
     if whole["curriculum.pseudo_labels"] == "none":
-        whole |= {name: _DEFAULTS.get(name) for name in (*STEP_SETTINGS, *RETIRED_STEP_SETTINGS)}
+        whole |= {name: _DEFAULTS.get(name) for name in STEP_SETTINGS}
     return {key: value for key, value in whole.items() if key not in INCIDENTAL and value is not None}
 
 

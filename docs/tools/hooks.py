@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 FIGURES = ("reproduced/*.png", "results/samples/*.png", "benchmarks/scaling.png")
-EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unsure", "waiting", "generative")
+EXPLORED = ("mixing", "energies", "agreement", "small", "unmixed", "unmixed_best", "unsure", "waiting", "generative")
 """Searches in `results/explored`."""
 GENERATED: dict[str, Callable[[Path], str]] = {
     "settings": lambda _: settings.settings(),

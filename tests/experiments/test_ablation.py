@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from ebpl.config import Settings, fields
-from ebpl.config.compat import RETIRED
 from ebpl.config.presets import preset
 from ebpl.errors import UsageError
 from experiments.ablation import SHORT, VARIANTS, base, cell_of, markdown, name_of, only, overview, rows
@@ -18,7 +17,7 @@ def record(cell: Cell, accuracy: float, data: str = "blood") -> Record:
     measures = {"accuracy": accuracy, "f_score": accuracy, "ece": 0.04}
     return {
         "data": {"name": data, "fingerprint": "x"},
-        "settings": cell.settings.to_dict() | dict(cell.retired),
+        "settings": cell.settings.to_dict(),
         "environment": {"commit": "abc"},
         "result": {"metrics": {**measures, "accuracy": 0.99}, "last": {"metrics": measures}, "healed_divergences": []},
     }
@@ -106,11 +105,9 @@ def epochs(settings: Settings) -> int:
     return settings.optim.epochs + settings.curriculum.steps * settings.curriculum.epochs
 
 
-def test_every_change_is_of_a_setting_that_exists_or_is_gone() -> None:
+def test_every_change_is_of_a_setting_that_exists() -> None:
     for name, changes in VARIANTS.items():
-        cell = cell_of("svhn", BASE, name, 0)
-        assert dict(cell.retired).keys() == changes.keys() & RETIRED.keys(), name
-        assert changes.keys() <= fields().keys() | RETIRED.keys(), name
+        assert changes.keys() <= fields().keys(), name
 
 
 def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
@@ -120,16 +117,6 @@ def test_what_is_twice_as_long_is_so_of_any_settings() -> None:
         half = cell_of("digits", settings, "twice as many steps of half the length", 0).settings.curriculum
         assert half.steps * half.epochs == settings.curriculum.steps * settings.curriculum.epochs
         assert half.steps == 2 * settings.curriculum.steps
-
-
-def test_a_variant_of_a_setting_that_is_gone_keeps_its_row() -> None:
-    made = chosen("unchanged", "mixup of true labels only", "strong augmentation of half of the classified images")
-    records = [record(cell, 0.8) for cell in made]
-    lines = {line[1]: line[2] for line in rows(made, records, BASE)[1:]}
-    assert lines == dict.fromkeys(
-        ("unchanged", "mixup of true labels only", "strong augmentation of half of the classified images"), "2"
-    )
-    assert [line[1] for line in rows(made, records[:2], BASE)[1:]] == ["unchanged"]
 
 
 def test_runs_that_recovered_are_told() -> None:

@@ -115,19 +115,6 @@ def test_a_variant_that_changes_nothing_on_the_data_is_a_mistake_that_is_told(
     assert "changes nothing about these settings and data" in capsys.readouterr().err
 
 
-def test_a_variant_of_a_setting_that_is_gone_is_listed_but_cannot_be_trained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    name = "mixup of true labels only"
-    command = ["ablation", "--datasets", "blood", "--seeds", "0-2", "--variants", name, "--preset", "best"]
-    assert main([*command, "--show"]) == 0
-    assert "0-2" in capsys.readouterr().out  # missing
-    assert main(command) == 2
-    assert f"{name!r} cannot be trained: it needs mixed = labeled" in capsys.readouterr().err
-    assert main([*command, "--results", str(ROOT / "results")]) == 0  # all of its records are there
-    assert f"| blood | {name} | 3 |" in Path("reproduced/ablation.md").read_text()
-
-
 def test_the_command_of_the_docs_is_the_ablation_of_a_small_network(capsys: pytest.CaptureFixture[str]) -> None:
     pages = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     words = "python -m experiments "
