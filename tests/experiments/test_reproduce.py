@@ -146,13 +146,3 @@ def test_records_do_without_what_single_images_are_drawn_from_if_they_are_to_be_
     (whole,), (small,) = (results(folder).values() for folder in ("whole", "small"))
     assert "details" in whole
     assert {name: part for name, part in whole.items() if name != "details"} == small
-
-
-def test_what_needs_a_setting_that_is_gone_is_left_out_and_told() -> None:
-    small = SETTINGS.changed(method="curriculum-labeling", epochs=1, pseudo_labels="none")
-    gone, plain = Cell("digits", small, (("strong", 0.5),)), Cell("digits", small)
-    said: list[str] = []
-    work = made([gone, plain], say=said.append)
-    assert work.run()
-    assert list(work.failures) == work.missing() == [gone]
-    assert "needs strong = 0.5, which this version no longer has" in said[0]
