@@ -28,7 +28,6 @@ from experiments.results_store import Record, identity, network_of
 from experiments.table import averaged
 
 FOLDER = "beyond"
-EXPERIMENTS = ("outliers", "suggestions", "open_set")
 MOST_COLUMNS = 8
 
 Arm = dict[str, Any]

@@ -7,7 +7,8 @@ import pytest
 from ebpl.config.presets import preset
 from ebpl.errors import DataError
 from ebpl.terminal import Progress, Silent
-from experiments.multi_run import EXPERIMENTS, MOST_COLUMNS, MultiRun, compact, experiment_of, records, shown
+from experiments.__main__ import MULTI_RUN
+from experiments.multi_run import MOST_COLUMNS, MultiRun, compact, experiment_of, records, shown
 from tests.helpers import ROOT
 
 SETTINGS = preset("quick", epochs=1, curriculum__steps=2, curriculum__epochs=1, sgld__steps=1)
@@ -23,7 +24,7 @@ def made(kind: type[MultiRun]) -> MultiRun:
 
 
 def test_every_experiment_is_a_file_of_its_name() -> None:
-    assert [experiment_of(name).name for name in EXPERIMENTS] == list(EXPERIMENTS)
+    assert [experiment_of(name).name for name in MULTI_RUN] == list(MULTI_RUN)
 
 
 def test_a_table_is_turned_where_it_has_too_many_columns_to_be_read() -> None:

@@ -66,8 +66,8 @@ OLD_COLUMNS = {"asked": "mask_rate", "gap": "energy_gap"}
 
 def modern_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings under their names of today; those that are retired keep theirs where they have an effect."""
-    kept = {name: value for name, value in settings.items() if RETIRED.get(name, ...) != value or name == "guard_every"}
-    kept.pop("guard_every", None)  # how often losses were looked at is without effect on the result
+    # how often losses were looked at, guard_every, is without effect on the result
+    kept = {name: each for name, each in settings.items() if name != "guard_every" and RETIRED.get(name, ...) != each}
     return {OLD_NAMES.get(name, name): value for name, value in kept.items()}
 
 

@@ -38,8 +38,6 @@ from ebpl.training.train_state import TrainState
 from ebpl.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ebpl.models import HybridModel
     from ebpl.training.trainer import Trainer
 
