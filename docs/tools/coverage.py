@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from docs.tools.results import unbroken
 from docs.tools.run_files import described
+from docs.tools.text import mean, records
 from ebpl.calibration.conformal import METHODS
-from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
 from experiments.table import title_of
 
@@ -29,8 +28,7 @@ def methods() -> str:
 def draws(root: Path) -> Draws:
     """What was measured, over all seeds."""
     found: Draws = {}
-    for path in sorted((root / "results/coverage").glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in records(root, "coverage"):
         for way, counts in record["ways"].items():
             for count, rows in counts.items():
                 kept = found.setdefault((record["data"]["name"], way, int(count)), {"coverage": [], "size": []})
@@ -86,12 +84,10 @@ def ensembles(root: Path) -> str:
     """Seeds on the same labels, each alone and together, from `results/ensemble/`."""
     metrics = {"accuracy": 100, "ece": 100, "overconfidence": 100, "nll": 1}
     lines = []
-    for path in sorted((root / "results/ensemble").glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in records(root, "ensemble"):
         members = list(record["members"].values())
-        found = spread([{name: factor * each[name] for name, factor in metrics.items()} for each in members])
         digits = {name: 1 if factor > 1 else 3 for name, factor in metrics.items()}
-        alone = [f"{mean:.{digits[name]}f} ± {deviation:.{digits[name]}f}" for name, (mean, deviation) in found.items()]
+        alone = [mean([factor * each[name] for each in members], digits[name]) for name, factor in metrics.items()]
         together = [f"{factor * record['ensemble'][name]:.{digits[name]}f}" for name, factor in metrics.items()]
         lines.append([record["data"]["name"], f"each of {len(members)} seeds", *alone])
         lines.append([record["data"]["name"], "together", *together])
@@ -100,5 +96,5 @@ def ensembles(root: Path) -> str:
 
 def _wanted(root: Path) -> float:
     """The coverage that was promised, in percent."""
-    (wanted,) = {json.loads(path.read_text("utf-8"))["coverage"] for path in (root / "results/coverage").glob("*.json")}
+    (wanted,) = {record["coverage"] for record in records(root, "coverage")}
     return 100 * float(wanted)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from docs.tools.results import unbroken
+from docs.tools.text import records
 from ebpl.config.presets import preset
 from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
@@ -30,9 +30,8 @@ GOALS_OF = "blood"
 @cache
 def samples(root: Path) -> dict[str, list[Record]]:
     """What `experiments.samples` measured of runs with the preset, by dataset and in the order of seeds."""
-    stored = [json.loads(path.read_text("utf-8")) for path in sorted((root / "results/samples").glob("*.json"))]
     made: dict[str, list[Record]] = {}
-    for each in stored:
+    for each in records(root, "samples"):
         run = modern_record(each["run"])
         data, seed = run["data"]["name"], run["settings"]["seed"]
         if Cell(data, preset(PRESET, seed=seed)).is_in(run):

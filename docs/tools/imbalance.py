@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from docs.tools.results import unbroken
+from docs.tools.text import records
 from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
 
@@ -17,8 +17,7 @@ def comparison(root: Path) -> str:
     """A row for each dataset, preset, imbalance, kind of labels and class mix: means and deviations over seeds."""
     groups: dict[tuple[str, str, float, str, str], list[dict[str, float | None]]] = {}
     largest: dict[tuple[str, str, float, str], list[float]] = {}
-    for path in sorted((root / "results/imbalance").glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in records(root, "imbalance"):
         case = (record["data"]["name"], record["preset"], record["ratio"], record["labels"])
         largest.setdefault(case, []).append(max(record["mix"]))
         for mix, found in record["trained"].items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from docs.tools.results import unbroken
+from docs.tools.text import mean, records
 from ebpl.terminal import markdown_table
 
 FEATURES = {
@@ -22,8 +22,7 @@ FEATURES = {
 
 def rows(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Data and measurements of all records."""
-    for path in sorted((root / "results/label_errors").glob("*.json")):
-        record = json.loads(path.read_text("utf-8"))
+    for record in records(root, "label_errors"):
         yield from ((record["data"]["name"], row) for row in record["rows"])
 
 
@@ -36,7 +35,7 @@ def found(root: Path) -> str:
             kinds = shares.setdefault((data, FEATURES.get(row["features"], row["features"]), count), {})
             kinds.setdefault(row["kind"], []).append(100 * row["found"] / row["exchanged"])
     lines = [
-        [data, features, count, str(len(kinds["random"])), *(_spread(kinds[kind]) for kind in ("random", "confusable"))]
+        [data, features, count, str(len(kinds["random"])), *(mean(kinds[kind]) for kind in ("random", "confusable"))]
         for (data, features, count), kinds in sorted(
             shares.items(), key=lambda each: (each[0][0], len(each[0][2]), each[0])
         )
@@ -55,13 +54,8 @@ def gains(root: Path) -> str:
     for (data, labels), each in sorted(cells.items()):
         held = sum(row["interval"][0] <= row["gain"] <= row["interval"][1] for row in each)
         width = np.mean([row["interval"][1] - row["interval"][0] for row in each])
-        told, brought = (_spread([100 * row[name] for row in each]) for name in ("predicted", "gain"))
+        told, brought = (mean([100 * row[name] for row in each]) for name in ("predicted", "gain"))
         lines.append([data, str(labels), told, brought, f"{100 * width:.1f}", f"{held} of {len(each)}"])
     return unbroken(
         markdown_table(["data", "labels", "predicted gain", "gain", "width of the interval", "gain in it"], lines)
     )
-
-
-def _spread(values: list[float]) -> str:
-    """Mean and standard deviation of a sample."""
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from docs.tools.results import unbroken
-from ebpl.metrics import spread
+from docs.tools.text import mean
 from ebpl.terminal import markdown_table
 from experiments.photos import recorded
 from experiments.table import title_of
@@ -20,13 +20,10 @@ def comparison(root: Path) -> str:
     groups = recorded(root / "results/photos")
     lines = []
     for (data, labels, way), seeds in sorted(groups.items(), key=lambda group: group[0][:2]):
-        found = spread([{name: factor * each[name] for name, factor in METRICS.items()} for each in seeds])
-        numbers = [_shown(*found[name], len(seeds), 1 if factor > 1 else 2) for name, factor in METRICS.items()]
+        numbers = [
+            mean([factor * each[name] for each in seeds], 1 if factor > 1 else 2) for name, factor in METRICS.items()
+        ]
         seconds = median(each["seconds"] for each in seeds)
         lines.append([data, str(labels), way, str(len(seeds)), *numbers, f"{seconds:.{1 if seconds < 10 else 0}f}"])
     heads = ["data", "labels a class", "learned by", "n", *map(title_of, METRICS), "seconds, median"]
     return unbroken(markdown_table(heads, lines))
-
-
-def _shown(mean: float, deviation: float, seeds: int, digits: int) -> str:
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}" if seeds > 1 else f"{mean:.{digits}f}"
