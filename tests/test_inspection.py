@@ -280,7 +280,7 @@ def test_the_time_of_a_training_with_an_encoder_is_that_of_all_its_images(
 ) -> None:
     use_small_encoder(monkeypatch)
     if name == "fine-tuned-end":
-        monkeypatch.setattr("ebpl.training.probe.SQUARE_ROOT_MARGIN", -10.0)  # square roots suit, whatever they lose
+        monkeypatch.setattr("ebpl.recommendation.ACCURATE", 1.01)  # no features are good enough
     monkeypatch.setattr(Encoder, "seconds_per_image", lambda *_: 100.0)
     asked: list[Settings] = []
 

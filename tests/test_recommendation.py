@@ -106,19 +106,22 @@ def test_learning_from_scratch_is_recommended_where_colors_tell_as_much() -> Non
     assert "would be reason" in found.reason
 
 
-def test_the_last_block_learns_too_where_an_encoder_helps_but_images_are_unlike_photographs(
+def test_the_last_block_learns_too_where_an_encoder_helps_but_its_features_are_not_good_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     striped_folder("colored", colored=True)
-    alike = recommend(striped_folder(), default_settings())
-    assert alike.preset == "features"
+    good = recommend(striped_folder(), default_settings())
+    assert good.encoder_accuracy is not None
+    assert good.encoder_accuracy >= recommendation.ACCURATE
+    assert good.preset == "features"
+    monkeypatch.setattr(recommendation, "ACCURATE", 1.01)
     monkeypatch.setattr("ebpl.training.probe.SQUARE_ROOT_MARGIN", -10.0)  # whatever they lose
-    unlike = recommend("photos", default_settings())
-    assert (unlike.preset, unlike.encoder, unlike.image_size) == ("fine-tuned-end", recommendation.DEFAULT, SIZE)
-    assert "20 labels, square roots of the features of " in unlike.reason
-    assert unlike.reason.endswith(" its last block should learn too.")
-    assert (alike.square_root, unlike.square_root) == (False, True)
-    assert "--preset features keeps the encoder as it is" in unlike.line("best")
+    poor = recommend("photos", default_settings())
+    assert (poor.preset, poor.encoder, poor.image_size) == ("fine-tuned-end", recommendation.DEFAULT, SIZE)
+    assert "20 labels, square roots of the features of " in poor.reason
+    assert poor.reason.endswith(" its last block should learn too.")
+    assert (good.square_root, poor.square_root) == (False, True)
+    assert "--preset features keeps the encoder as it is" in poor.line("best")
     assert recommend("photos", default_settings(), time_limit=2).preset == "features"  # encoding 0.7 seconds, views 2.2
     assert recommend("colored", default_settings()).encoder is None
     with monkeypatch.context() as patch:
