@@ -122,9 +122,9 @@ def _main(options: argparse.Namespace) -> int:
     encoder = find_encoder(options.encoder)
 
     name = FINE_TUNED.get(options.fine_tune, "features")
-    chosen = preset(name, {"model.encoder": options.encoder}, labels_per_class=LABELS, validation_fraction=0.0)
-    if name != "features":
-        chosen = chosen.changed({"model.fine_tune": options.fine_tune})
+    learned = {"model.encoder": options.encoder, "model.fine_tune": options.fine_tune}
+    chosen = preset(name, learned, labels_per_class=LABELS, validation_fraction=0.0)
+    frozen = chosen.model.frozen_encoder
 
     test: dict[str, Inputs] = {}
     for folder in options.folders:  # all are encoded first; pixels of one folder at a time are in memory
@@ -132,13 +132,12 @@ def _main(options: argparse.Namespace) -> int:
         assert images.test is not None
         every = -(-len(images.test) // options.at_most) if options.at_most else 1
         pixels = images.test.pixels[::every]
-        encode_all(images, chosen.model.frozen_encoder, terminal_progress())
-        frozen = chosen.model.frozen_encoder
+        encode_all(images, frozen, terminal_progress())
         test[images.name] = torch.from_numpy(load_encoder(frozen).encode(pixels)) if frozen else pixels.copy()
     for folder in options.folders:
         images = photographs(folder, encoder.size)
         for seed in parse_seeds(options.seeds):
-            learns = "" if name == "features" else f"-fine-tuned-{options.fine_tune}"
+            learns = "" if frozen else f"-fine-tuned-{options.fine_tune}"
             path = options.results / f"{images.name}-{Path(options.encoder).stem}{learns}-seed{seed}.json"
             if path.is_file():
                 continue

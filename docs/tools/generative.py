@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from docs.tools.results import unbroken
-from docs.tools.text import records
+from docs.tools.text import mean, records
 from ebpl.config.presets import preset
-from ebpl.metrics import spread
 from ebpl.terminal import markdown_table
 from experiments.grid import Cell
 from experiments.overview import listed_seeds, unseen
@@ -136,8 +135,7 @@ def _seed(each: Record) -> int:
 
 def _mean(values: Sequence[float], decimals: int) -> str:
     """Mean and standard deviation; what does not depend on the run has none."""
-    mean, deviation = spread([{"value": value} for value in values])["value"]
-    return str(Entry(mean, deviation, len(values) if deviation else 1, decimals=decimals))
+    return mean(values if len(set(values)) > 1 else values[:1], decimals)
 
 
 def goals(root: Path) -> str:
